@@ -1,0 +1,2 @@
+//! IP over InfiniBand (RFC 4391, RFC 4392).
+#![no_std]

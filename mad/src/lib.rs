@@ -1,0 +1,2 @@
+//! InfiniBand management datagrams: SMI and GSI agents, RMPP, SA client, performance management.
+#![no_std]

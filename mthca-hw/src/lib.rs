@@ -1,0 +1,2 @@
+//! Driver for the Mellanox InfiniHost HCAs (Tavor, Arbel, Sinai), generic over the platform.
+#![no_std]

@@ -1,0 +1,1 @@
+//! The InfiniBand simulator as a program: a fabric from a file, hosts in process, faults on command.

@@ -1,0 +1,2 @@
+//! The Rust side of the Linux kernel binding of this InfiniBand stack.
+#![no_std]

@@ -1,0 +1,1 @@
+//! A machine made of software: PCI, memory, interrupts, virtual time, InfiniHost device models and an InfiniBand fabric.

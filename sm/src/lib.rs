@@ -1,0 +1,2 @@
+//! An InfiniBand subnet manager and subnet administrator that runs over verbs.
+#![no_std]
