@@ -1,0 +1,1 @@
+//! Management datagrams. protocols 3 and 4.

@@ -1,0 +1,1 @@
+//! Packets. protocols 1.
