@@ -80,7 +80,7 @@ pub trait Bus {
     /// while its command register disables it.
     fn set_intx(&mut self, asserted: bool);
     /// Sends a message-signalled interrupt: the store that a table entry describes. Table, masks and pending bits
-    /// are the function's own (`Msix` does all of it), so a message that comes here is
+    /// are the function's own (see [`PciCore`](super::PciCore), which does all of it), so a message that comes here is
     /// delivered.
     fn message(&mut self, message: Message);
 

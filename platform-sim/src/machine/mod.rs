@@ -1,10 +1,16 @@
 //! A machine: what hosts a PCI function, and what runs the drivers on it.
 
+mod config;
 mod function;
 mod ledger;
+mod msix;
+mod pci;
 
+pub use config::{ConfigSpace, Identity};
 pub use function::{
     Bus, DmaFault, LinkControl, LinkParameters, LinkSpeed, LinkWidth, Message, PciFunction,
     SendQueueFull, TimerId,
 };
 pub use ledger::Ledger;
+pub use msix::Msix;
+pub use pci::PciCore;
