@@ -40,6 +40,11 @@ pub enum WireError {
         /// Bytes that are there.
         have: usize,
     },
+    /// The extended headers at hand are not those that the opcode calls for.
+    Headers {
+        /// The opcode.
+        opcode: u8,
+    },
     /// A checksum does not fit.
     Checksum {
         /// `"ICRC"` or `"VCRC"`.
@@ -79,6 +84,10 @@ impl fmt::Display for WireError {
                 claimed,
                 have,
             } => write!(f, "{header} claims {claimed} bytes, but {have} are there"),
+            Self::Headers { opcode } => write!(
+                f,
+                "the extended headers given are not those of opcode {opcode:#04x}"
+            ),
             Self::Checksum {
                 kind,
                 found,

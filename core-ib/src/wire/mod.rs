@@ -4,7 +4,12 @@
 //! `docs/reference/infiniband-protocols.md` ("protocols").
 
 mod error;
+pub mod ipoib;
 pub mod mad;
 pub mod packet;
 
 pub use error::WireError;
+pub use packet::{
+    Aeth, Bth, Deth, Extended, FlowLabel, Grh, Headers, ImmDt, Lnh, Lrh, MAX_PACKET, Opcode,
+    Packet, PktLen, Reth, Transport, Vl,
+};

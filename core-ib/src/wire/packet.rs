@@ -1,1 +1,0 @@
-//! Packets. protocols 1.
