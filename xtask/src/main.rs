@@ -1,3 +1,57 @@
-//! The project's commands: `cargo xtask …`.
+//! The project's commands: `cargo xtask …`. Thin: each starts what a library or a program holds.
 
-fn main() {}
+mod ci;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The commands of this project", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Two hosts ping each other over a simulated InfiniBand fabric. Options: `cargo xtask demo --help`.
+    #[command(disable_help_flag = true)]
+    Demo {
+        /// Handed to the simulator.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// All tests that need no privilege.
+    Test {
+        /// Handed to `cargo test` (a filter, `-p CRATE` …).
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// What CI runs: formatting, lints, documentation, tests, bare-metal builds, captures, fuzzing.
+    Ci {
+        /// Only the stages whose names begin so.
+        stages: Vec<String>,
+    },
+    /// Benchmarks, and a table of what they measured.
+    Bench {
+        /// Only the benchmarks whose names contain this.
+        filter: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Demo { options } => run::simulator("demo", &options),
+        Command::Test { options } => run::tests(&options),
+        Command::Ci { stages } => ci::run(&stages),
+        Command::Bench { filter } => run::simulator("bench", filter.as_slice()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

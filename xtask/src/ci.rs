@@ -1,0 +1,153 @@
+//! What CI runs, stage by stage, each with its own time limit.
+
+use crate::run::{cargo, finish, root, tests};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The crates that must build without an operating system.
+const BARE: [&str; 8] = [
+    "core-ib",
+    "hca-abi",
+    "mthca-hw",
+    "ib-mad",
+    "ipoib",
+    "ib-sm",
+    "ib-stack",
+    "platform-linux",
+];
+
+struct Stage {
+    name: &'static str,
+    minutes: u64,
+    run: fn(Duration) -> Result<(), String>,
+}
+
+const STAGES: [Stage; 8] = [
+    Stage {
+        name: "format",
+        minutes: 2,
+        run: |limit| finish(&mut cargo(&["fmt", "--all", "--check"]), Some(limit)),
+    },
+    Stage {
+        name: "test",
+        minutes: 30,
+        run: |_| tests(&[]),
+    },
+    Stage {
+        name: "lint",
+        minutes: 15,
+        run: |limit| {
+            let words = [
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ];
+            finish(&mut cargo(&words), Some(limit))
+        },
+    },
+    Stage {
+        name: "doc",
+        minutes: 10,
+        run: |limit| {
+            let words = ["doc", "--workspace", "--no-deps", "--quiet"];
+            finish(
+                cargo(&words).env("RUSTDOCFLAGS", "-D warnings"),
+                Some(limit),
+            )
+        },
+    },
+    Stage {
+        name: "bare",
+        minutes: 10,
+        run: bare,
+    },
+    Stage {
+        name: "package",
+        minutes: 10,
+        run: |limit| {
+            let words = [
+                "package",
+                "--workspace",
+                "--no-verify",
+                "--allow-dirty",
+                "--quiet",
+            ];
+            let excluded = ["--exclude", "xtask", "--exclude", "openib-tests"];
+            finish(cargo(&words).args(excluded), Some(limit))
+        },
+    },
+    Stage {
+        name: "capture",
+        minutes: 10,
+        run: |limit| script(".ci/capture", limit),
+    },
+    Stage {
+        name: "fuzz",
+        minutes: 15,
+        run: |limit| script(".ci/fuzz", limit),
+    },
+];
+
+/// Runs the stages whose names begin with one of `wanted`, or all.
+pub fn run(wanted: &[String]) -> Result<(), String> {
+    let chosen = |stage: &&Stage| {
+        wanted.is_empty()
+            || wanted
+                .iter()
+                .any(|word| stage.name.starts_with(word.as_str()))
+    };
+    let mut failed = Vec::new();
+    for stage in STAGES.iter().filter(chosen) {
+        println!("== {} (limit {} min)", stage.name, stage.minutes);
+        let start = Instant::now();
+        let result = (stage.run)(Duration::from_secs(stage.minutes * 60));
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => println!("== {}: passed in {seconds:.0} s", stage.name),
+            Err(error) => {
+                println!("== {}: FAILED in {seconds:.0} s: {error}", stage.name);
+                failed.push(stage.name);
+            }
+        }
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("failed: {}", failed.join(", ")))
+    }
+}
+
+/// Builds the library crates for a machine without an operating system. The compiler's own `core` for such a
+/// target is built from source, which takes a compiler with its sources: `OPENIB_RUSTC`, else rustup's `rust-src`.
+fn bare(limit: Duration) -> Result<(), String> {
+    let words = [
+        "build",
+        "-Zbuild-std=core",
+        "--target",
+        "x86_64-unknown-none",
+    ];
+    let mut command = cargo(&words);
+    for package in BARE {
+        command.args(["--package", package]);
+    }
+    if let Some(rustc) = std::env::var_os("OPENIB_RUSTC") {
+        command.env("RUSTC", rustc);
+    }
+    let target = root().join("target/bare");
+    command
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", target);
+    finish(&mut command, Some(limit))
+}
+
+fn script(path: &str, limit: Duration) -> Result<(), String> {
+    finish(
+        Command::new("bash")
+            .arg(root().join(path))
+            .current_dir(root()),
+        Some(limit),
+    )
+}
