@@ -9,12 +9,15 @@ use super::Ledger;
 use core::fmt;
 use core_ib::Instant;
 use core_ib::platform::DmaAddr;
+use std::any::Any;
 
 /// A PCI function: configuration space, BARs, interrupts, and (since these are HCAs) ports with a wire each.
 ///
 /// Offsets and lengths come from a guest. None of them may make a function panic: an access that hardware would not
 /// answer reads as all ones, a store to nowhere is lost, and both go into the [`Ledger`].
-pub trait PciFunction: Send {
+///
+/// `Any` is for tests, which get at the concrete model by its type.
+pub trait PciFunction: Any + Send {
     /// What it is, for reports: `InfiniHost MT23108`, say.
     fn name(&self) -> &str;
 
