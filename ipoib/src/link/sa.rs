@@ -1,0 +1,177 @@
+//! What the link asks of the subnet administrator (SA), and what it wants to know of the answers: plain values, so that
+//! nothing here depends on how the SA is reached.
+
+use core_ib::wire::FlowLabel;
+use core_ib::{Gid, Lid, Mtu, PKey, QKey, Rate, Sl};
+
+/// Names one request to the SA. Comes back with the answer; one that is late or unknown is counted and dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    pub(super) const fn new(of: TicketOf, slot: u16, serial: u32) -> Self {
+        let of = match of {
+            TicketOf::Path => 1,
+            TicketOf::Group => 2,
+        };
+        Self(of << 48 | (slot as u64) << 32 | serial as u64)
+    }
+
+    pub(super) const fn of(self) -> Option<(TicketOf, u16, u32)> {
+        let of = match self.0 >> 48 {
+            1 => TicketOf::Path,
+            2 => TicketOf::Group,
+            _ => return None,
+        };
+        Some((of, (self.0 >> 32) as u16, self.0 as u32))
+    }
+
+    /// The ticket as a number, for the SA client's cookie.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From such a number. Any number is a ticket; one that was never given out is worth nothing.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TicketOf {
+    Path,
+    Group,
+}
+
+/// SubnAdmGet(PathRecord), masks DGID, SGID, NumbPath = 1, TClass, P_Key. protocols 4.5, 6.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathQuery {
+    /// Where to.
+    pub dgid: Gid,
+    /// This port.
+    pub sgid: Gid,
+    /// The link's partition, bit 15 set.
+    pub p_key: PKey,
+    /// Traffic class of the broadcast group.
+    pub traffic_class: u8,
+}
+
+/// The path that the SA gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathAnswer {
+    /// Destination LID.
+    pub dlid: Lid,
+    /// Source LID: the base LID of this port plus path bits.
+    pub slid: Lid,
+    /// Service level.
+    pub sl: Sl,
+    /// Rate of the path.
+    pub rate: Rate,
+    /// The path leaves the subnet if above 1; then packets carry a GRH.
+    pub hop_limit: u8,
+    /// For the GRH.
+    pub flow_label: FlowLabel,
+    /// For the GRH.
+    pub traffic_class: u8,
+}
+
+/// Membership bits of a multicast group. protocols 4.6.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JoinState(pub u8);
+
+impl JoinState {
+    /// Receives and sends, and keeps the group alive.
+    pub const FULL: Self = Self(1);
+    /// Sends to a group that others keep alive.
+    pub const SEND_ONLY_NON_MEMBER: Self = Self(4);
+    /// Sends, and keeps the group alive. Not every SA knows it.
+    pub const SEND_ONLY_FULL: Self = Self(8);
+
+    /// Are all of `bits` set?
+    pub const fn contains(self, bits: Self) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+
+    /// No membership at all?
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What a group is created with: those of the broadcast group, as a rule. In the request all selectors say "exactly".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupParams {
+    /// Queue key.
+    pub q_key: QKey,
+    /// MTU.
+    pub mtu: Mtu,
+    /// Rate.
+    pub rate: Rate,
+    /// Service level.
+    pub sl: Sl,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label.
+    pub flow_label: FlowLabel,
+    /// Hop limit.
+    pub hop_limit: u8,
+}
+
+/// SubnAdmSet(MCMemberRecord): masks MGID, PortGID, P_Key, JoinState, and, with `create`, Q_Key, MTU and its selector,
+/// TClass, rate and its selector, SL, FlowLabel, HopLimit. protocols 4.6, 6.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinRequest {
+    /// The group.
+    pub mgid: Gid,
+    /// This port.
+    pub port_gid: Gid,
+    /// The link's partition, bit 15 set.
+    pub p_key: PKey,
+    /// What we want to be.
+    pub join_state: JoinState,
+    /// If the group may be created, with what.
+    pub create: Option<GroupParams>,
+}
+
+/// SubnAdmDelete(MCMemberRecord): masks MGID, PortGID, JoinState.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaveRequest {
+    /// The group.
+    pub mgid: Gid,
+    /// This port.
+    pub port_gid: Gid,
+    /// What we no longer want to be.
+    pub join_state: JoinState,
+}
+
+/// The group as the SA answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupAnswer {
+    /// The group.
+    pub mgid: Gid,
+    /// Its LID.
+    pub mlid: Lid,
+    /// Its partition.
+    pub p_key: PKey,
+    /// What this port is now.
+    pub join_state: JoinState,
+    /// The rest.
+    pub params: GroupParams,
+}
+
+/// Why the SA gave no answer that is of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SaFailure {
+    /// No answer after all retries.
+    TimedOut,
+    /// The SA said no, with this MAD status.
+    Refused {
+        /// Status of the answer.
+        status: u16,
+    },
+    /// The answer could not be read, or is not one to this question.
+    BadAnswer,
+    /// The request did not leave: the client had no room, or nobody knows where the SA is. Not counted as a try.
+    NotSent,
+}

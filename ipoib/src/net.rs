@@ -1,0 +1,103 @@
+//! What an IP stack sees of an interface.
+
+use crate::link::LinkState;
+use crate::stats::Statistics;
+use core::fmt;
+use core::net::IpAddr;
+use core_ib::Gid;
+use core_ib::Instant;
+use core_ib::wire::ipoib::LinkAddress;
+
+/// Why a packet was not taken. It was not sent and will not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The interface is not up.
+    Down,
+    /// Longer than the MTU.
+    TooLong {
+        /// Bytes of the packet.
+        len: usize,
+        /// What would have been allowed.
+        mtu: usize,
+    },
+    /// All `send_frames` of the profile are in use: poll, then try again.
+    NoFrame,
+    /// It was dropped; the statistics say why.
+    Dropped,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Down => f.write_str("the interface is not up: its state says why"),
+            Self::TooLong { len, mtu } => {
+                write!(f, "a packet of {len} bytes is longer than the MTU of {mtu}")
+            }
+            Self::NoFrame => {
+                f.write_str("all frames are in use: poll, or raise `send_frames` in the profile")
+            }
+            Self::Dropped => f.write_str("dropped: the statistics of the interface say why"),
+        }
+    }
+}
+
+impl core::error::Error for SendError {}
+
+/// No room for a multicast group or an address: the entry of the profile, or the constant, to raise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// What to raise.
+    pub entry: &'static str,
+    /// Its present value.
+    pub limit: usize,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all {} of `{}` are in use", self.limit, self.entry)
+    }
+}
+
+impl core::error::Error for NoRoom {}
+
+/// An interface for raw IP packets. Object-safe. Nothing blocks, calls back or allocates: thread or soft interrupt.
+pub trait NetInterface {
+    /// Is it up, and if not, why?
+    fn state(&self) -> LinkState;
+    /// Bytes of the largest packet; 0 while down.
+    fn mtu(&self) -> usize;
+    /// The 20-byte address. Its GID changes when the port's does.
+    fn link_address(&self) -> LinkAddress;
+    /// Sends one IP packet of `len` bytes, which `fill` writes straight into the memory that the HCA reads. `fill` is
+    /// called if and only if there is room, even if the packet is then dropped; it must fill all of it.
+    fn send_with(
+        &mut self,
+        len: usize,
+        now: Instant,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), SendError>;
+    /// Sends one IP packet, with its header.
+    fn send(&mut self, packet: &[u8], now: Instant) -> Result<(), SendError> {
+        self.send_with(packet.len(), now, &mut |room| {
+            for (to, from) in room.iter_mut().zip(packet) {
+                *to = *from;
+            }
+        })
+    }
+    /// Takes the next IP packet that came, if there is one, and shows it to `take` where the HCA put it. Says whether
+    /// there was one.
+    fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool;
+    /// Receives packets to a multicast address from now on (as soon as the group is joined). Each call needs a
+    /// [`leave_group`](Self::leave_group).
+    fn join_group(&mut self, group: IpAddr, now: Instant) -> Result<(), NoRoom>;
+    /// Ends that.
+    fn leave_group(&mut self, group: IpAddr, now: Instant);
+    /// Shows every multicast group of the link, and whether it is joined.
+    fn groups(&self, each: &mut dyn FnMut(Gid, bool));
+    /// The counters.
+    fn statistics(&self) -> Statistics;
+}
+
+/// The trait can be used through a reference to a trait object.
+const _: fn(&dyn NetInterface) = |_| ();
