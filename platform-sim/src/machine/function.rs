@@ -180,6 +180,8 @@ impl LinkWidth {
     pub const X8: Self = Self(4);
     /// 12x.
     pub const X12: Self = Self(8);
+    /// 2x.
+    pub const X2: Self = Self(16);
 
     /// How many lanes; 0 for a value that is not one width.
     pub const fn lanes(self) -> u32 {
@@ -188,12 +190,14 @@ impl LinkWidth {
             2 => 4,
             4 => 8,
             8 => 12,
+            16 => 2,
             _ => 0,
         }
     }
 }
 
-/// Speed of a lane, by the bit that PortInfo gives it (LinkSpeedActive).
+/// Speed of a lane, by the bit that PortInfo gives it: bits 0 to 2 are those of LinkSpeedActive, bits 4 to 7 those of
+/// LinkSpeedExtActive, and bit 3 is the FDR10 that only Mellanox's own attribute shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkSpeed(pub u8);
 
@@ -204,13 +208,29 @@ impl LinkSpeed {
     pub const DDR: Self = Self(2);
     /// 10 Gbit/s on the wire, 8 Gbit/s of data.
     pub const QDR: Self = Self(4);
+    /// 10.3125 Gbit/s on the wire, 10 Gbit/s of data.
+    pub const FDR10: Self = Self(8);
+    /// 14.0625 Gbit/s on the wire.
+    pub const FDR: Self = Self(0x10);
+    /// 25.78125 Gbit/s on the wire.
+    pub const EDR: Self = Self(0x20);
+    /// 53.125 Gbit/s on the wire.
+    pub const HDR: Self = Self(0x40);
+    /// 106.25 Gbit/s on the wire.
+    pub const NDR: Self = Self(0x80);
 
-    /// Data of one lane in Mbit/s, 8b/10b coding taken off; 0 for a value that is not one speed.
+    /// Data of one lane in Mbit/s, the coding (8b/10b, 64b/66b, the latter with error correction from HDR on) taken
+    /// off; 0 for a value that is not one speed.
     pub const fn mbit(self) -> u32 {
         match self.0 {
             1 => 2000,
             2 => 4000,
             4 => 8000,
+            8 => 10_000,
+            0x10 => 13_636,
+            0x20 => 25_000,
+            0x40 => 50_000,
+            0x80 => 100_000,
             _ => 0,
         }
     }
