@@ -11,4 +11,5 @@
 //!
 //! Nothing here knows a driver or a protocol.
 
+pub mod fabric;
 pub mod machine;
