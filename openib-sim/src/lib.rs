@@ -1,1 +1,3 @@
 //! The InfiniBand simulator as a program: a fabric from a file, hosts in process, faults on command.
+
+pub mod tun;
