@@ -1,1 +1,0 @@
-//! Management datagrams. protocols 3 and 4.
