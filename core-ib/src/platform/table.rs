@@ -3,7 +3,7 @@
 use super::Platform;
 use core::alloc::Layout;
 use core::fmt;
-use core::ops::Deref;
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 /// What owns the bytes of a [`Table`]; a platform by its `table_alloc`.
@@ -24,7 +24,8 @@ impl<P: Platform> TableMemory for P {
 }
 
 /// A fixed number of `T`s in memory that the platform gave at set-up. They never move, so that an interrupt
-/// handler may be told where they are; mutation goes through what `T` offers.
+/// handler may be told where they are; mutation goes through what `T` offers, or through a unique reference where
+/// nobody was told.
 pub struct Table<'p, T, M: TableMemory> {
     first: NonNull<T>,
     len: usize,
@@ -113,7 +114,8 @@ impl<T, M: TableMemory> Table<'_, T, M> {
         unsafe { entries.drop_in_place() };
     }
 
-    /// Where entry 0 is, for who must keep a pointer.
+    /// Where entry 0 is, for who must keep a pointer. Who follows it later answers for it that nobody holds a unique
+    /// reference to the table then.
     pub const fn as_ptr(&self) -> NonNull<T> {
         self.first
     }
@@ -125,6 +127,13 @@ impl<T, M: TableMemory> Deref for Table<'_, T, M> {
     fn deref(&self) -> &[T] {
         // SAFETY: `len` entries were made, and nobody has a unique reference to them.
         unsafe { NonNull::slice_from_raw_parts(self.first, self.len).as_ref() }
+    }
+}
+
+impl<T, M: TableMemory> DerefMut for Table<'_, T, M> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: `len` entries were made, and `&mut self` is the only way to them by reference.
+        unsafe { NonNull::slice_from_raw_parts(self.first, self.len).as_mut() }
     }
 }
 
