@@ -76,7 +76,7 @@ pub fn line(switches: usize, hosts: u8) -> Topology {
     topology
 }
 
-/// As [`line`], closed to a ring: what a routing without care makes a deadlock of.
+/// As [`line()`], closed to a ring: what a routing without care makes a deadlock of.
 pub fn ring(switches: usize, hosts: u8) -> Topology {
     let mut topology = line(switches, hosts);
     let hosts = hosts.min(250);
