@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn the_command_block_is_laid_out_as_published() {
-        let block = *Hcr::ZERO
+        let block = *Hcr::default()
             .set_in_param(0x0102_0304_0506_0708)
             .set_input_modifier(0x090a_0b0c)
             .set_out_param(0x0d0e_0f10_1112_1314)
