@@ -67,7 +67,7 @@ number_set! {
         RTS2SQD_QPEE = 0x01f;
         /// SQ drained to RTS.
         SQD2RTS_QPEE = 0x020;
-        /// Any state to RESET; see [`ToReset`](super::cmd::ToReset). Its name in the field is ERR2RST.
+        /// Any state to RESET; see [`ToReset`]. Its name in the field is ERR2RST.
         ERR2RST_QPEE = 0x021;
         /// Shows a QP.
         QUERY_QPEE = 0x022;
