@@ -33,6 +33,10 @@ constants! { MgmtClass:
     BOOT_MGMT = 0x11;
     /// BIS.
     BIS = 0x12;
+    /// Vendor class of the open diagnostics' ping. protocols 3.13.4.
+    OPENIB_PING = 0x32;
+    /// Vendor class of the open diagnostics' system statistics. protocols 3.13.4.
+    OPENIB_SYSTEM = 0x33;
     /// Congestion control.
     CONGESTION = 0x21;
 }
@@ -300,6 +304,40 @@ constants! { AttributeId:
     PORT_XMIT_DATA_SL = 0x0036;
     /// Performance.
     PORT_RCV_DATA_SL = 0x0037;
+    /// Baseboard management.
+    B_KEY_INFO = 0x0010;
+    /// Baseboard management.
+    WRITE_VPD = 0x0020;
+    /// Baseboard management.
+    READ_VPD = 0x0021;
+    /// Baseboard management.
+    RESET_IBML = 0x0022;
+    /// Baseboard management.
+    SET_MODULE_PM_CONTROL = 0x0023;
+    /// Baseboard management.
+    GET_MODULE_PM_CONTROL = 0x0024;
+    /// Baseboard management.
+    SET_UNIT_PM_CONTROL = 0x0025;
+    /// Baseboard management.
+    GET_UNIT_PM_CONTROL = 0x0026;
+    /// Baseboard management.
+    SET_IOC_PM_CONTROL = 0x0027;
+    /// Baseboard management.
+    GET_IOC_PM_CONTROL = 0x0028;
+    /// Baseboard management.
+    SET_MODULE_STATE = 0x0029;
+    /// Baseboard management.
+    SET_MODULE_ATTENTION = 0x002a;
+    /// Baseboard management.
+    GET_MODULE_STATUS = 0x002b;
+    /// Baseboard management.
+    IB2IBML = 0x002c;
+    /// Baseboard management.
+    IB2CME = 0x002d;
+    /// Baseboard management.
+    IB2MME = 0x002e;
+    /// Baseboard management.
+    OEM = 0x002f;
     /// SA.
     NODE_RECORD = 0x0011;
     /// SA.
@@ -427,6 +465,26 @@ impl VendorHeader {
     pub const OUI_OPENIB: u32 = 0x00_1405;
 }
 
+layout! {
+    /// The 64 bytes before the data of baseboard management. protocols 3.2, 3.13.3.
+    pub struct BmHeader, BmHeaderView: 64;
+    /// The common header.
+    header: MadHeader = 0,
+    /// B_Key: guards the baseboard.
+    b_key: u64 = 24,
+}
+
+layout! {
+    /// The 64 bytes before the data of congestion control. protocols 3.2.
+    pub struct CcHeader, CcHeaderView: 64;
+    /// The common header.
+    header: MadHeader = 0,
+    /// CC_Key: guards the class.
+    cc_key: u64 = 24,
+    /// Log data.
+    log: [u8; 32] = 32,
+}
+
 /// A MAD by its header and the rest.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -529,7 +587,25 @@ mod tests {
     use super::*;
     use crate::wire::mad::layout::property::round_trip_tests;
 
-    round_trip_tests!(MadHeader, VendorHeader);
+    round_trip_tests!(MadHeader, VendorHeader, BmHeader, CcHeader);
+
+    /// protocols 3.2.
+    #[test]
+    fn the_key_of_a_class_is_at_24() {
+        let key = 0x0102_0304_0506_0708;
+        let header = MadHeader::default();
+        let bm = BmHeader { header, b_key: key }.to_bytes();
+        let cc = CcHeader {
+            header,
+            cc_key: key,
+            log: [9; 32],
+        };
+        let cc = cc.to_bytes();
+        for bytes in [&bm, &cc] {
+            assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
+        }
+        assert_eq!((&bm[32..], &cc[32..]), (&[0; 32][..], &[9; 32][..]));
+    }
 
     /// protocols 3.2, 3.13.4.
     #[test]

@@ -438,6 +438,48 @@ macro_rules! components {
 }
 pub(crate) use components;
 
+/// As [`components!`], for records that are found by comparison: `NAME = bit: field` is compared, `NAME = bit` is not,
+/// `[name; count] = bit: field` is an array of which each element is a component.
+macro_rules! records {
+    (
+        $type:ident:
+        $($name:ident = $bit:literal $(: $($path:ident).+)?;)*
+        $([$each:ident; $count:literal] = $first:literal: $($array:ident).+;)*
+    ) => {
+        $crate::wire::mad::layout::components! { $type: $($name = $bit;)* }
+
+        impl $type {
+            $(
+                #[doc = concat!("Components from ", $first, " on of a query: element `index`, below ", $count, ".")]
+                pub const fn $each(index: usize) -> $crate::wire::mad::ComponentMask {
+                    let bit = if index < $count { 1 << ($first + index) } else { 0 };
+                    $crate::wire::mad::ComponentMask(bit)
+                }
+            )*
+        }
+
+        impl $crate::wire::mad::Record for $type {
+            fn matches(&self, query: &Self, mask: $crate::wire::mad::ComponentMask) -> bool {
+                $($(
+                    if mask.has(Self::$name) && self.$($path).+ != query.$($path).+ {
+                        return false;
+                    }
+                )?)*
+                $(
+                    let pairs = self.$($array).+.iter().zip(&query.$($array).+);
+                    for (index, (mine, asked)) in pairs.enumerate() {
+                        if mask.has(Self::$each(index)) && mine != asked {
+                            return false;
+                        }
+                    }
+                )*
+                true
+            }
+        }
+    };
+}
+pub(crate) use records;
+
 /// The property of every layout, for the tests of each.
 #[cfg(test)]
 pub(crate) mod property {

@@ -1,6 +1,6 @@
 //! MCMemberRecord: a multicast group and who is in it. protocols 4.6.
 
-use super::layout::{components, layout, number};
+use super::layout::{layout, number, records};
 use super::{AttributeId, MtuCode, Selector, TimeCode};
 use crate::types::{Gid, Lid, PKey, QKey, Rate, Sl};
 use crate::wire::FlowLabel;
@@ -66,25 +66,25 @@ layout! {
     proxy_join: bool = 49 [7:7],
 }
 
-components! { McMemberRecord:
-    MGID = 0;
-    PORT_GID = 1;
-    Q_KEY = 2;
-    MLID = 3;
+records! { McMemberRecord:
+    MGID = 0: mgid;
+    PORT_GID = 1: port_gid;
+    Q_KEY = 2: q_key;
+    MLID = 3: mlid;
     MTU_SELECTOR = 4;
     MTU = 5;
-    TCLASS = 6;
-    P_KEY = 7;
+    TCLASS = 6: tclass;
+    P_KEY = 7: p_key;
     RATE_SELECTOR = 8;
     RATE = 9;
     PACKET_LIFE_TIME_SELECTOR = 10;
     PACKET_LIFE_TIME = 11;
-    SL = 12;
-    FLOW_LABEL = 13;
-    HOP_LIMIT = 14;
-    SCOPE = 15;
-    JOIN_STATE = 16;
-    PROXY_JOIN = 17;
+    SL = 12: sl;
+    FLOW_LABEL = 13: flow_label;
+    HOP_LIMIT = 14: hop_limit;
+    SCOPE = 15: scope;
+    JOIN_STATE = 16: join_state;
+    PROXY_JOIN = 17: proxy_join;
 }
 
 #[cfg(test)]

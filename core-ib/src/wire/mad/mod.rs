@@ -12,44 +12,98 @@
 mod class;
 mod codes;
 mod header;
+mod inform;
 mod layout;
 mod mcast;
+mod multipath;
 mod node;
 mod notice;
 mod path;
 mod perf;
+mod perf_detail;
 mod port;
+mod records;
 mod sa;
+mod samples;
+mod service;
 mod smp;
 mod switch;
+mod table_records;
 mod tables;
+mod trap;
+mod vendor;
 
 pub use class::{ClassPortInfo, ClassPortInfoView, GmpCapability};
 pub use codes::{MKey, MtuCode, Selector, SmKey, TimeCode, VlCode};
 pub use header::{
-    Attribute, AttributeId, Mad, MadHeader, MadHeaderView, MadStatus, Method, MgmtClass,
-    VendorHeader, VendorHeaderView,
+    Attribute, AttributeId, BmHeader, BmHeaderView, CcHeader, CcHeaderView, Mad, MadHeader,
+    MadHeaderView, MadStatus, Method, MgmtClass, VendorHeader, VendorHeaderView,
 };
+pub use inform::{InformInfo, InformInfoRecord, InformInfoRecordView, InformInfoView};
 pub use layout::Layout;
 pub use mcast::{JoinState, McMemberRecord, McMemberRecordView};
+pub use multipath::{MultiPathRecord, MultiPathRecordView};
 pub use node::{NodeDescription, NodeDescriptionView, NodeInfo, NodeInfoView, NodeType};
-pub use notice::{Notice, NoticeType, NoticeView, SaNotice, SaNoticeView};
+pub use notice::{
+    Notice, NoticeType, NoticeView, ProducerType, SaNotice, SaNoticeView, TrapNumber,
+};
 pub use path::{PathRecord, PathRecordView};
-pub use perf::{CounterSelect, PortCounters, PortCountersView};
+pub use perf::{
+    CounterSelect, CounterSelectExt, CounterSelectExt2, PortCounters, PortCountersExtended,
+    PortCountersExtendedView, PortCountersView,
+};
+pub use perf_detail::{
+    PortFlowCtlCounters, PortFlowCtlCountersView, PortOpRcvCounters, PortOpRcvCountersView,
+    PortRcvDataSl, PortRcvDataSlView, PortRcvErrorDetails, PortRcvErrorDetailsView, PortVlOpData,
+    PortVlOpDataView, PortVlOpPackets, PortVlOpPacketsView, PortVlXmitFlowCtlUpdateErrors,
+    PortVlXmitFlowCtlUpdateErrorsView, PortVlXmitWaitCounters, PortVlXmitWaitCountersView,
+    PortXmitDataSl, PortXmitDataSlView, PortXmitDiscardDetails, PortXmitDiscardDetailsView,
+    SwPortVlCongestion, SwPortVlCongestionView,
+};
 pub use port::{
     Capability, Capability2, GuidInfo, GuidInfoView, InitType, LinkSpeed, LinkSpeedExt, LinkWidth,
     PortInfo, PortInfoView, PortPhysState, PortState,
 };
+pub use records::{
+    LinkRecord, LinkRecordView, NodeRecord, NodeRecordView, PortInfoRecord, PortInfoRecordView,
+    SmInfoRecord, SmInfoRecordView, SwitchInfoRecord, SwitchInfoRecordView, TraceRecord,
+    TraceRecordView,
+};
 pub use sa::{
-    ComponentMask, Records, RmppFlags, RmppHeader, RmppHeaderView, RmppStatus, RmppType, SaHeader,
-    SaHeaderView,
+    ComponentMask, Record, Records, RmppFlags, RmppHeader, RmppHeaderView, RmppStatus, RmppType,
+    SaHeader, SaHeaderView,
+};
+pub use samples::{
+    PortSamplesControl, PortSamplesControlView, PortSamplesResult, PortSamplesResultView,
+    SampleCounter, SampleStatus,
+};
+pub use service::{
+    ServiceAssociationRecord, ServiceAssociationRecordView, ServiceRecord, ServiceRecordView,
 };
 pub use smp::{SmInfo, SmInfoView, SmState, Smp, SmpView};
 pub use switch::{
     LinearForwardingTable, LinearForwardingTableView, MulticastForwardingTable,
-    MulticastForwardingTableView, SwitchInfo, SwitchInfoView,
+    MulticastForwardingTableView, RandomEntry, RandomEntryView, RandomForwardingTable,
+    RandomForwardingTableView, SwitchInfo, SwitchInfoView,
+};
+pub use table_records::{
+    GuidInfoRecord, GuidInfoRecordView, LinearForwardingTableRecord,
+    LinearForwardingTableRecordView, MulticastForwardingTableRecord,
+    MulticastForwardingTableRecordView, PKeyTableRecord, PKeyTableRecordView,
+    RandomForwardingTableRecord, RandomForwardingTableRecordView, SlToVlMappingTableRecord,
+    SlToVlMappingTableRecordView, VlArbitrationTableRecord, VlArbitrationTableRecordView,
 };
 pub use tables::{
     PKeyTable, PKeyTableView, SlToVlMappingTable, SlToVlMappingTableView, VlArbitrationTable,
-    VlArbitrationTableView, VlWeight,
+    VlArbitrationTableView, VlWeight, VlWeightView,
+};
+pub use trap::{
+    ChangeFlags, GidTrap, GidTrapView, KeyTrap, KeyTrapView, LocalChangesTrap,
+    LocalChangesTrapView, MKeyTrap, MKeyTrapView, PortTrap, PortTrapView, SwitchPKeyTrap,
+    SwitchPKeyTrapView, SwitchTrap, SwitchTrapView, SystemImageTrap, SystemImageTrapView,
+    TrapDetails,
+};
+pub use vendor::{
+    ExtendedPortInfo, ExtendedPortInfoView, LedInfo, LedInfoView, MlnxLinkSpeed, VendorDiag,
+    VendorDiagView,
 };

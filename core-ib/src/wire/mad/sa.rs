@@ -1,7 +1,7 @@
 //! What comes before the records of subnet administration: the RMPP header and the SA's own. protocols 4.1, 4.3.
 
 use super::layout::{Layout, constants, layout, number};
-use super::{AttributeId, MadHeader, Method, MgmtClass, SmKey, TimeCode};
+use super::{Attribute, AttributeId, MadHeader, Method, MgmtClass, SmKey, TimeCode};
 use bitflags::bitflags;
 use core::marker::PhantomData;
 use core::ops::{BitOr, BitOrAssign};
@@ -187,6 +187,15 @@ impl SaHeader {
     pub const fn offset_of(size: usize) -> u16 {
         size.div_ceil(8) as u16
     }
+}
+
+/// An attribute that subnet administration keeps and finds again.
+pub trait Record: Attribute {
+    /// Whether every component of `query` that `mask` means equals that of `self`. Those that go by a [selector] are
+    /// not looked at. protocols 4.1.
+    ///
+    /// [selector]: super::Selector
+    fn matches(&self, query: &Self, mask: ComponentMask) -> bool;
 }
 
 /// The records of a table, which begin at every AttributeOffset × 8 bytes. A record may be longer than `R`, from who

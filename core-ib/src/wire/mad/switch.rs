@@ -63,6 +63,26 @@ impl LinearForwardingTable {
 }
 
 layout! {
+    /// Where the LIDs go that have the same upper bits. protocols 3.8.10.
+    pub struct RandomEntry, RandomEntryView: 4;
+    /// The first of 2^LMC.
+    lid: Lid = 0,
+    /// The entry counts.
+    valid: bool = 2 [7:7],
+    /// How many of the LID's low bits do not count.
+    lmc: u8 = 2 [6:4],
+    /// Output port.
+    port: u8 = 3,
+}
+
+layout! {
+    /// 16 entries of a random table; the modifier is the block. protocols 3.8.10.
+    pub struct RandomForwardingTable, RandomForwardingTableView: 64, AttributeId::RANDOM_FORWARDING_TABLE;
+    /// In any order.
+    entries: [RandomEntry; 16] = 0,
+}
+
+layout! {
     /// Masks of 16 ports for 32 multicast LIDs. protocols 3.8.11.
     pub struct MulticastForwardingTable, MulticastForwardingTableView: 64, AttributeId::MULTICAST_FORWARDING_TABLE;
     /// Entry *i* of block *b* is for LID 0xC000 + 32 *b* + *i*; bit *j* at position *p* is port 16 *p* + *j*.
@@ -95,7 +115,13 @@ mod tests {
     use super::*;
     use crate::wire::mad::layout::property::round_trip_tests;
 
-    round_trip_tests!(SwitchInfo, LinearForwardingTable, MulticastForwardingTable);
+    round_trip_tests!(
+        SwitchInfo,
+        RandomEntry,
+        RandomForwardingTable,
+        LinearForwardingTable,
+        MulticastForwardingTable
+    );
 
     /// protocols 3.8.3.
     #[test]
@@ -136,6 +162,22 @@ mod tests {
         let mut table = LinearForwardingTable { ports: [0xff; 64] };
         table.ports[2] = 9;
         assert_eq!(table.to_bytes()[..4], [0xff, 0xff, 9, 0xff]);
+    }
+
+    /// protocols 3.8.10.
+    #[test]
+    fn a_random_entry_is_a_lid_and_a_port() {
+        let mut table = RandomForwardingTable::default();
+        table.entries[1] = RandomEntry {
+            lid: Lid(0x0102),
+            valid: true,
+            lmc: 5,
+            port: 3,
+        };
+        let bytes = table.to_bytes();
+        assert_eq!(bytes[..8], [0, 0, 0, 0, 1, 2, 0xd0, 3]);
+        assert_eq!(bytes[8..], [0; 56]);
+        assert_eq!(RandomForwardingTable::from_bytes(&bytes), table);
     }
 
     /// protocols 3.8.11.
