@@ -11,5 +11,6 @@
 //!
 //! Nothing here knows a driver or a protocol.
 
+pub mod contract;
 pub mod fabric;
 pub mod machine;

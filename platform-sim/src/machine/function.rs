@@ -25,7 +25,7 @@ pub trait PciFunction: Any + Send {
     /// go up to 4095; one that is not implemented reads as zero.
     fn config_read(&mut self, bus: &mut dyn Bus, offset: u16, data: &mut [u8]);
     /// Stores 1, 2 or 4 bytes. Read-only bits stay. Command register, BARs and capabilities are the function's own:
-    /// it keeps them, and obeys them (no DMA unless bus master, no pin when disabled).
+    /// it keeps them, and obeys them (BARs answer only if memory is on, no DMA unless bus master, no pin when disabled).
     fn config_write(&mut self, bus: &mut dyn Bus, offset: u16, data: &[u8]);
 
     /// Bytes of memory BAR `bar` (0 to 5; the lower of the two for a 64-bit BAR), a power of two; `None` if there is

@@ -57,6 +57,26 @@ pub trait Wire: Any + Send {
     }
 }
 
+/// What ports are plugged into that are not plugged in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nowhere;
+
+impl Wire for Nowhere {
+    fn send(&mut self, _: WireEnd, _: &[u8], _: Instant) -> Result<(), SendQueueFull> {
+        Ok(())
+    }
+
+    fn set_link(&mut self, _: WireEnd, _: LinkControl, _: Instant) {}
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn poll(&mut self, _: Instant) -> Option<Delivery> {
+        None
+    }
+}
+
 /// One cable between ends 0 and 1, without loss: what two HCAs back to back have. Also the smallest [`Wire`].
 #[derive(Debug)]
 pub struct Cable {
