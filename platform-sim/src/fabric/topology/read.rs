@@ -9,7 +9,7 @@ use super::{
 };
 use crate::machine::{LinkSpeed, LinkWidth};
 use core_ib::{Guid, Lid};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -182,8 +182,8 @@ fn join_speeds(speed: Option<u8>, ext_speed: Option<u8>) -> Option<LinkSpeed> {
 
 struct Reader<'r> {
     topology: Topology,
-    lines_of_nodes: HashMap<String, (usize, usize)>,
-    aliases: HashMap<String, PortRef>,
+    lines_of_nodes: BTreeMap<String, (usize, usize)>,
+    aliases: BTreeMap<String, PortRef>,
     remotes: Vec<(PortRef, Remote)>,
     warnings: BTreeMap<WarningKind, Warning>,
     settings: Settings,
@@ -559,7 +559,7 @@ impl Reader<'_> {
 
     /// Plugs in all cables, now that all nodes are known.
     fn connect(&mut self) -> Result<(), ParseError> {
-        let mut plugged: HashMap<PortRef, (usize, usize)> = HashMap::new();
+        let mut plugged: BTreeMap<PortRef, (usize, usize)> = BTreeMap::new();
         for (near, remote) in core::mem::take(&mut self.remotes) {
             let line = remote.line;
             let fail = |problem| ParseError { line, problem };
@@ -636,8 +636,8 @@ impl Topology {
     ) -> Result<Parsed, ParseError> {
         let mut reader = Reader {
             topology: Topology::default(),
-            lines_of_nodes: HashMap::new(),
-            aliases: HashMap::new(),
+            lines_of_nodes: BTreeMap::new(),
+            aliases: BTreeMap::new(),
             remotes: Vec::new(),
             warnings: BTreeMap::new(),
             settings: Settings::default(),

@@ -3,7 +3,7 @@
 use super::build::{FatTree, back_to_back, fat_tree, line, ring, star};
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// The example of protocols 10.3.2.
 const LONG: &str = r#"
@@ -250,13 +250,13 @@ fn builders_build_the_shapes_that_they_are_named_after() {
 
 /// Each port has at most one cable, each cable two different ports that exist, ids and GUIDs are unique.
 fn is_sound(topology: &Topology) {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     for end in topology.cables.iter().flat_map(|cable| cable.ends) {
         assert!(seen.insert(end), "{end:?} has two cables");
         assert!(end.port >= 1 && end.port <= topology.nodes[end.node].port_count());
     }
-    let ids: HashSet<_> = topology.nodes.iter().map(|node| &node.id).collect();
-    let guids: HashSet<_> = topology.nodes.iter().map(|node| node.guid).collect();
+    let ids: BTreeSet<_> = topology.nodes.iter().map(|node| &node.id).collect();
+    let guids: BTreeSet<_> = topology.nodes.iter().map(|node| node.guid).collect();
     assert_eq!(
         (ids.len(), guids.len()),
         (topology.nodes.len(), topology.nodes.len())

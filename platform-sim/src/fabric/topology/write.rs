@@ -2,11 +2,11 @@
 
 use super::{NodeKind, NodeSpec, PortRef, Rate, Topology};
 use core_ib::Lid;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What stands at the far end of each plugged port.
-type Peers = HashMap<PortRef, (PortRef, usize)>;
+type Peers = BTreeMap<PortRef, (PortRef, usize)>;
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
