@@ -3,6 +3,7 @@
 //! Everything here is a state machine without callbacks, timers, locks or an allocator: `handle` takes note of what
 //! happened, `poll(now)` says what is due or when to ask again. All of it may run in a soft interrupt.
 //!
+//! * [`MadPort`]: QP0 and QP1 of a port over verbs. What would block comes out of it as a [`Wish`].
 //! * [`Dispatch`]: who gets a MAD. Agents by class, version, method (and OUI); answers by transaction id; requests
 //!   that are repeated until answered ([`Dispatch::request`]).
 //! * [`smi`]: what a channel adapter's subnet management interface does to directed routes, and which MADs belong to
@@ -21,6 +22,7 @@
 
 mod addr;
 mod dispatch;
+mod port;
 mod requests;
 pub mod rmpp;
 pub mod smi;
@@ -31,6 +33,7 @@ pub use dispatch::{
     AgentId, Delivery, Dispatch, DispatchNext, Dropped, Methods, RegisterError, Registration,
     Tracking, refusal,
 };
+pub use port::{Granted, MadPort, PortDrop, PortNext, Question, Recovery, SendError, Wish};
 pub use requests::{Answer, RequestId, Requests, RequestsNext, TooManyRequests};
 pub use rmpp::{ReceiverNext, RmppError, RmppReceiver, RmppSender, SenderNext};
 pub use transaction::{Event, Next, NoAnswer, Patience, Transaction};
