@@ -6,7 +6,7 @@ use super::node::NodeState;
 use core_ib::wire::mad::{
     Attribute, Capability, MKey, Notice, NoticeType, PortState as State, Smp,
 };
-use core_ib::wire::mad::{AttributeId, Method, NodeType};
+use core_ib::wire::mad::{AttributeId, Method, NodeType, ProducerType, TrapNumber};
 use core_ib::{Instant, Lid};
 use std::collections::VecDeque;
 
@@ -46,8 +46,8 @@ impl NodeState {
         Notice {
             is_generic: true,
             kind,
-            producer: u32::from(self.node_type.0),
-            number,
+            producer: ProducerType(u32::from(self.node_type.0)),
+            number: TrapNumber(number),
             count: self.traps.count,
             ..Notice::default()
         }
@@ -186,7 +186,7 @@ impl NodeState {
         let is_switch = self.node_type == NodeType::SWITCH;
         let (_, notice) = self.traps.queue.front_mut()?;
         notice.issuer_lid = lid;
-        if notice.number == 128 && is_switch {
+        if notice.number == TrapNumber::LINK_STATE_CHANGE && is_switch {
             put(notice, 10, &lid.0.to_be_bytes()); // it may have come later than the news
         }
         let notice = *notice;
@@ -283,7 +283,7 @@ mod tests {
         let (port, smp) = node.poll_trap(start).unwrap();
         assert_eq!((port, smp.header.method), (0, Method::TRAP));
         let notice: Notice = smp.get().unwrap();
-        assert_eq!((notice.number, notice.issuer_lid), (128, Lid(7)));
+        assert_eq!((notice.number.0, notice.issuer_lid), (128, Lid(7)));
         assert_eq!(notice.details[..2], [0, 7]);
         assert_eq!(node.poll_trap(start), None);
         let again = start.after(node.trap_interval(0));

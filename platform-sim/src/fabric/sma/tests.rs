@@ -534,7 +534,7 @@ fn the_protect_bits_say_what_a_wrong_m_key_may_do() {
         assert_eq!(violations, 1 + u16::from(shown.is_none()));
         let right = try_key(node, 7, Method::GET, 0);
         assert_eq!(shown_key(&right), Some(MKey(7)));
-        assert_eq!(node.front_notice().number, 256);
+        assert_eq!(node.front_notice().number.0, 256);
     }
 }
 
@@ -589,7 +589,7 @@ fn a_repressed_trap_makes_room_for_the_next_notice() {
     up(node, 1);
     let (_, trap) = node.poll_trap(NOW).unwrap();
     let shown: Notice = get_at(node, 1, AttributeId::NOTICE, 0).get();
-    assert_eq!(shown.number, 128);
+    assert_eq!(shown.number.0, 128);
     let repress = trap.reply(MadStatus::OK).unwrap();
     let answer = process_smp(node, &repress, &context(1), &mut Vec::new());
     assert_eq!(answer, Answer::Nothing);
