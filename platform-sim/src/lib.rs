@@ -14,3 +14,4 @@
 pub mod contract;
 pub mod fabric;
 pub mod machine;
+pub mod transport;
