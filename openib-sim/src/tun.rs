@@ -95,13 +95,19 @@ impl Namespace {
                 device.set_nonblocking(true)?;
                 Ok::<_, io::Error>(device)
             });
-            inside.join().unwrap_or_else(|_| Err(io::Error::other("the TUN device's thread died")))
+            inside
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the TUN device's thread died")))
         })?;
         for address in addresses {
             let address = address.to_string();
             let words = ["-n", &self.name, "addr", "add", &address, "dev", device];
             // No duplicate address detection: it would hold the address back for a second.
-            let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+            let nodad: &[&str] = if address.contains(':') {
+                &["nodad"]
+            } else {
+                &[]
+            };
             ip(&[&words, nodad].concat())?;
         }
         ip(&["-n", &self.name, "link", "set", device, "up"])?;
@@ -151,7 +157,10 @@ mod tests {
 
     #[test]
     fn an_address_without_a_sensible_prefix_is_refused() {
-        assert_eq!("10.0.0.1/24".parse::<Cidr>().map(|cidr| cidr.prefix), Ok(24));
+        assert_eq!(
+            "10.0.0.1/24".parse::<Cidr>().map(|cidr| cidr.prefix),
+            Ok(24)
+        );
         for wrong in ["10.0.0.1", "10.0.0.1/33", "fd00::1/129", "x/8", ""] {
             assert!(wrong.parse::<Cidr>().is_err(), "{wrong}");
         }
