@@ -267,12 +267,10 @@ impl World {
                 engine.refresh();
                 let limit = if real { engine.now.min(until) } else { until };
                 let next = engine.run_next(limit);
-                let earliest = engine.earliest();
-                let passes = earliest != Instant::NEVER || !idle_ends;
-                if next == Next::Nothing && !real && passes && until != Instant::NEVER {
+                if next == Next::Nothing && !real && !idle_ends && until != Instant::NEVER {
                     engine.now = until;
                 }
-                (false, next, earliest)
+                (false, next, engine.earliest())
             });
             if over {
                 return Outcome::Done;
