@@ -46,6 +46,11 @@ impl fmt::Display for Lid {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Guid(pub u64);
 
+impl Guid {
+    /// Where subnet administration is, under the prefix of any subnet. protocols 4.1, A.4.
+    pub const SA: Self = Self(0x0200_0000_0000_0002);
+}
+
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#018x}", self.0)
@@ -179,6 +184,8 @@ pub struct PKey(pub u16);
 impl PKey {
     /// The default partition, full member.
     pub const DEFAULT: Self = Self(0xffff);
+    /// The default partition, limited member.
+    pub const DEFAULT_LIMITED: Self = Self(0x7fff);
 
     /// Bit 15.
     pub const fn is_full_member(self) -> bool {
@@ -211,6 +218,10 @@ pub struct QKey(pub u32);
 impl QKey {
     /// The well-known key of every QP1.
     pub const GSI: Self = Self(0x8001_0000);
+    /// Datagrams of the RDMA CM. protocols A.4.
+    pub const RDMA_CM: Self = Self(0x0123_4567);
+    /// What OpenSM gives to IPoIB groups. protocols A.4.
+    pub const OPENSM_IPOIB: Self = Self(0x0b1b);
     /// In a send request: "use the QP's own". Bit 31.
     pub const CONTROLLED: u32 = 0x8000_0000;
 }
@@ -317,6 +328,37 @@ impl Rate {
     /// 12X QDR.
     pub const GBPS_120: Self = Self(10);
 
+    /// Nominal rate in Mbit/s, by which codes compare: their own order is not that of the rates. `None` for a code that
+    /// is not known or is [`Rate::PORT`]. protocols A.2.
+    pub const fn mbps(self) -> Option<u32> {
+        Some(match self.0 {
+            2 => 2_500,
+            3 => 10_000,
+            4 => 30_000,
+            5 => 5_000,
+            6 => 20_000,
+            7 => 40_000,
+            8 => 60_000,
+            9 => 80_000,
+            10 => 120_000,
+            11 => 14_000,
+            12 => 56_000,
+            13 => 112_000,
+            14 => 168_000,
+            15 => 25_000,
+            16 => 100_000,
+            17 => 200_000,
+            18 => 300_000,
+            19 => 28_000,
+            20 => 50_000,
+            21 => 400_000,
+            22 => 600_000,
+            23 => 800_000,
+            24 => 1_200_000,
+            _ => return None,
+        })
+    }
+
     /// In units of 2.5 Gbit/s; `None` for a code that is not known or is [`Rate::PORT`].
     pub const fn multiple(self) -> Option<u32> {
         Some(match self.0 {
@@ -394,6 +436,17 @@ mod tests {
         let bytes = [1, 2, 3, 4, 5].map(|code| Mtu::from_code(code).map(Mtu::bytes));
         assert_eq!(bytes, [256, 512, 1024, 2048, 4096].map(Some));
         assert_eq!(Mtu::at_most(2047), Some(Mtu::Mtu1024));
+    }
+
+    /// protocols A.2.
+    #[test]
+    fn rates_compare_by_their_speed_and_not_by_their_code() {
+        assert!(Rate::GBPS_5.mbps() < Rate::GBPS_10.mbps());
+        assert_eq!(
+            [2, 11, 15, 24].map(|code| Rate(code).mbps()),
+            [Some(2_500), Some(14_000), Some(25_000), Some(1_200_000)]
+        );
+        assert_eq!([0, 1, 25].map(|code| Rate(code).mbps()), [None; 3]);
     }
 
     #[test]

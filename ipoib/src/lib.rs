@@ -51,13 +51,19 @@
 //!
 //! Sections "protocols 6.4" are those of `docs/reference/infiniband-protocols.md`.
 #![no_std]
-#![allow(dead_code)] // the vocabulary comes before those who speak it
 
+#[cfg(test)]
+extern crate std;
+
+mod keyed;
 pub mod link;
+mod lot;
 mod net;
 mod profile;
+mod room;
 mod stats;
 
-pub use net::{NetInterface, NoRoom, SendError};
+pub use net::{GroupError, NetInterface, SendError};
 pub use profile::{Profile, Timers};
+pub use room::Room;
 pub use stats::{LinkStatistics, NeighbourStatistics, RingStatistics, Statistics};

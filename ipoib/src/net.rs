@@ -44,22 +44,44 @@ impl fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// No room for a multicast group or an address: the entry of the profile, or the constant, to raise.
+/// Why a group cannot be listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom {
-    /// What to raise.
-    pub entry: &'static str,
-    /// Its present value.
-    pub limit: usize,
+#[non_exhaustive]
+pub enum GroupError {
+    /// All places are in use.
+    NoRoom {
+        /// The entry of the profile to raise.
+        entry: &'static str,
+        /// Its present value.
+        limit: usize,
+    },
+    /// Not a group of IPv4 or IPv6 of this link's partition and scope.
+    NotOfThisLink {
+        /// The group.
+        mgid: Gid,
+    },
+    /// Not a multicast address.
+    NotMulticast {
+        /// The address.
+        address: IpAddr,
+    },
 }
 
-impl fmt::Display for NoRoom {
+impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "all {} of `{}` are in use", self.limit, self.entry)
+        match *self {
+            Self::NoRoom { entry, limit } => {
+                write!(f, "all {limit} are in use: raise `{entry}` in the profile")
+            }
+            Self::NotOfThisLink { mgid } => {
+                write!(f, "{mgid} is not a group of this partition and scope")
+            }
+            Self::NotMulticast { address } => write!(f, "{address} is not a multicast address"),
+        }
     }
 }
 
-impl core::error::Error for NoRoom {}
+impl core::error::Error for GroupError {}
 
 /// An interface for raw IP packets. Object-safe. Nothing blocks, calls back or allocates: thread or soft interrupt.
 pub trait NetInterface {
@@ -90,7 +112,7 @@ pub trait NetInterface {
     fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool;
     /// Receives packets to a multicast address from now on (as soon as the group is joined). Each call needs a
     /// [`leave_group`](Self::leave_group).
-    fn join_group(&mut self, group: IpAddr, now: Instant) -> Result<(), NoRoom>;
+    fn join_group(&mut self, group: IpAddr, now: Instant) -> Result<(), GroupError>;
     /// Ends that.
     fn leave_group(&mut self, group: IpAddr, now: Instant);
     /// Shows every multicast group of the link, and whether it is joined.

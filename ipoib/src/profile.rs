@@ -3,8 +3,10 @@
 //! Capacities are fixed when the interface is made, since nothing allocates afterwards. Where one is exceeded, the
 //! error or the counter names the entry here that is to be raised.
 
+use crate::link::GroupParams;
 use core::time::Duration;
 use core_ib::Mtu;
+use core_ib::wire::ipoib::Scope;
 
 /// Capacities and times of one interface. `Profile::default()` suits a host with some dozens of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub struct Profile {
     pub recv_frames: u16,
     /// Completion vector of the HCA that announces completions.
     pub vector: u16,
+    /// Scope of the broadcast group, and so of all.
+    pub scope: Scope,
+    /// If the subnet manager has no broadcast group: create it so. As a rule it does; protocols 9.8.
+    pub create_broadcast: Option<GroupParams>,
     /// Multicast groups, the broadcast group among them; at least 2. Half of them at most are joined only to send.
     pub groups: u16,
     /// Destinations to which a path is kept; at least 1. Of a full table the one not used for longest goes.
@@ -97,6 +103,8 @@ impl Profile {
         send_frames: 128,
         recv_frames: 256,
         vector: 0,
+        scope: Scope::LINK_LOCAL,
+        create_broadcast: None,
         groups: 32,
         paths: 64,
         parked: 48,

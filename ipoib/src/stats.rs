@@ -63,7 +63,7 @@ impl LinkStatistics {
 pub struct RingStatistics {
     /// Frames whose send completed.
     pub sent: u64,
-    /// Bytes of these, the 4-byte header included.
+    /// Bytes posted, the 4-byte headers included.
     pub sent_bytes: u64,
     /// Frames received.
     pub received: u64,
@@ -77,7 +77,7 @@ pub struct RingStatistics {
     pub send_errors: u64,
     /// Receives that ended in error, other than by a flush.
     pub receive_errors: u64,
-    /// Received frames too short for a header, or to a group without saying which.
+    /// Received frames too short for a header, too long to be true, or with a GRH that makes no sense.
     pub malformed: u64,
     /// Sends that were lost when the QP was reset.
     pub lost_in_reset: u64,

@@ -27,7 +27,7 @@ mod slab;
 mod transition;
 
 pub use address::{AhAttr, GlobalRoute, Grh40};
-pub use cache::PortCache;
+pub use cache::{PortCache, PortTables};
 pub use client::{Client, ClientRegistry};
 pub use completion::{CqInit, NotifyKind, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use device::{

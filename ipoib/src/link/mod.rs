@@ -1,12 +1,30 @@
 //! The link: frames with a 20-byte destination in, frames out.
 
+pub(crate) mod backoff;
+mod buffers;
+mod control;
 mod event;
+mod group;
+mod handles;
+mod interface;
+#[expect(
+    clippy::module_inception,
+    reason = "the link is the object of this module"
+)]
+mod link;
+mod path;
+mod rings;
 mod sa;
+#[cfg(test)]
+mod tests;
 
+pub use control::Control;
 pub use event::{
     Action, Done, DownCause, DropCause, Event, FrameId, LinkState, Outcome, PortView, Route,
     Verdict, Wish,
 };
+pub use interface::{FrameInfo, LinkInterface, Step};
+pub use link::{Arrival, Link};
 pub use sa::{
     GroupAnswer, GroupParams, JoinRequest, JoinState, LeaveRequest, PathAnswer, PathQuery,
     SaFailure, Ticket,

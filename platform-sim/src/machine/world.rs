@@ -267,10 +267,12 @@ impl World {
                 engine.refresh();
                 let limit = if real { engine.now.min(until) } else { until };
                 let next = engine.run_next(limit);
-                if next == Next::Nothing && !real && !idle_ends && until != Instant::NEVER {
+                let earliest = engine.earliest();
+                let passes = earliest != Instant::NEVER || !idle_ends;
+                if next == Next::Nothing && !real && passes && until != Instant::NEVER {
                     engine.now = until;
                 }
-                (false, next, engine.earliest())
+                (false, next, earliest)
             });
             if over {
                 return Outcome::Done;

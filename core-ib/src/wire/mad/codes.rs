@@ -82,6 +82,18 @@ pub enum Selector {
     Best = 3,
 }
 
+impl Selector {
+    /// Whether `value` is one that a query for `asked` wants. For rates, of their [speeds](crate::types::Rate::mbps).
+    pub fn admits<T: Ord>(self, value: T, asked: T) -> bool {
+        match self {
+            Self::GreaterThan => value > asked,
+            Self::LessThan => value < asked,
+            Self::Exactly => value == asked,
+            Self::Best => true,
+        }
+    }
+}
+
 /// Key that guards a node against foreign subnet managers; 0 is none. protocols 3.9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MKey(pub u64);
@@ -119,6 +131,16 @@ mod tests {
         assert_eq!(TimeCode::at_least(Duration::from_millis(100)), TimeCode(15));
         assert_eq!(TimeCode::at_least(Duration::MAX), TimeCode(31));
         assert_eq!(TimeCode(20).lifetime(), None);
+    }
+
+    /// protocols 4.4.
+    #[test]
+    fn a_selector_admits_what_its_name_says() {
+        use Selector::{Best, Exactly, GreaterThan, LessThan};
+        let admits = |value| [GreaterThan, LessThan, Exactly, Best].map(|by| by.admits(value, 5));
+        assert_eq!(admits(4), [false, true, false, true]);
+        assert_eq!(admits(5), [false, false, true, true]);
+        assert_eq!(admits(6), [true, false, false, true]);
     }
 
     #[test]

@@ -480,6 +480,64 @@ macro_rules! records {
 }
 pub(crate) use records;
 
+#[cfg(test)]
+mod tests {
+    use super::{load, mark, mark_bits, store};
+    use proptest::prelude::*;
+
+    #[test]
+    #[should_panic(expected = "two fields overlap")]
+    fn a_table_with_two_fields_in_one_place_does_not_compile() {
+        mark(mark_bits([0; 2], 0, 1, 4, 0), 0, 2, &[0xf0, 0xff]);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of bounds")]
+    fn a_table_whose_field_leaves_the_structure_does_not_compile() {
+        mark_bits([0; 2], 1, 2, 15, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "no such bits")]
+    fn a_table_with_bits_that_the_number_does_not_have_does_not_compile() {
+        mark_bits([0; 2], 0, 1, 8, 8);
+    }
+
+    #[test]
+    fn the_mask_of_a_table_is_its_fields() {
+        let mask = mark([0; 6], 0, 3, &[0x0f, 0xf0]);
+        assert_eq!(mask, [0x0f, 0xf0, 0x0f, 0, 0, 0]);
+        assert_eq!(
+            mark_bits(mask, 3, 3, 20, 7),
+            [0x0f, 0xf0, 0x0f, 0x1f, 0xff, 0x80]
+        );
+    }
+
+    #[test]
+    fn bits_are_those_of_a_big_endian_number() {
+        let mut bytes = [0xff, 0x81, 0x23, 0x45, 0x67];
+        assert_eq!(load(&bytes, 1, 4, 27, 8), 0x1_2345);
+        store(&mut bytes, 1, 4, 27, 8, 0xfff_abcd);
+        assert_eq!(bytes, [0xff, 0x8f, 0xab, 0xcd, 0x67]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stored_is_loaded_and_its_neighbours_stay(
+            before: [u8; 12], value: u64, at in 0..4_usize, len in 1..9_usize, a in 0..64_u32, b in 0..64_u32,
+        ) {
+            let bits = 8 * len as u32;
+            let (low, high) = ((a % bits).min(b % bits), (a % bits).max(b % bits));
+            let mut bytes = before;
+            store(&mut bytes, at, len, high, low, value);
+            let kept = value & (u64::MAX >> (63 - (high - low)));
+            prop_assert_eq!(load(&bytes, at, len, high, low), kept);
+            store(&mut bytes, at, len, high, low, load(&before, at, len, high, low));
+            prop_assert_eq!(bytes, before);
+        }
+    }
+}
+
 /// The property of every layout, for the tests of each.
 #[cfg(test)]
 pub(crate) mod property {
