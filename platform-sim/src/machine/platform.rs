@@ -1,10 +1,11 @@
 //! The platform contract, kept by a machine made of software, which checks what silicon would not.
 
 use super::context::{Body, ContextId};
-use super::engine::{Shared, State, Waiting};
+use super::engine::{State, Waiting};
 use super::host::Fallible;
 use super::interrupt::{Delivery, HandlerRef};
 use super::locks::LockKind;
+use super::shared::Shared;
 use super::sync::{SimCompletion, SimGate, SimLock};
 use super::{HostId, Mode, ReportKind};
 use core::alloc::Layout;

@@ -2,12 +2,15 @@
 
 use super::clock::Waker;
 use super::context::{Body, ContextId, Fiber, Progress};
-use super::engine::{Config, Engine, Mode, Next, Shared, State, Statistics, Waiting};
+use super::engine::{Engine, Next, State, Waiting};
 use super::host::{Guest, Host, HostId};
-use super::interrupt::{Delivery, Interrupts};
+use super::interrupt::Interrupts;
 use super::platform::{SimPlatform, Task, task_body};
+use super::shared::Shared;
 use super::trace::Listener;
-use super::{Bus, LinkControl, PciFunction, Report, ReportKind, Wire, WireEnd};
+use super::{
+    Bus, Config, LinkControl, Mode, PciFunction, Report, ReportKind, Statistics, Wire, WireEnd,
+};
 use core::fmt;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -205,10 +208,10 @@ impl World {
         self.run_inner(until, true, |_| false)
     }
 
-    /// Runs until `done` says so (asked after each thing that was done), or for `at_most`.
-    pub fn run_while_not(&mut self, at_most: Duration, mut done: impl FnMut() -> bool) -> Outcome {
+    /// Runs as long as `on` says so (asked before each thing that is done), or for `at_most`.
+    pub fn run_while(&mut self, at_most: Duration, mut on: impl FnMut() -> bool) -> Outcome {
         let until = self.now().after(at_most);
-        self.run(until, |_| done())
+        self.run(until, |_| !on())
     }
 
     /// Runs until `task` has ended, and gives what it gave.
@@ -403,23 +406,11 @@ impl World {
     }
 
     /// Reports what has not been given back on `host`: DMA memory, mappings, memory for tables. For the end of a
-    /// test, when a driver is closed.
+    /// test, when a driver is closed. (At the end of a world it only goes to the log.)
     pub fn check_leaks(&mut self, host: HostId) {
         self.shared.with(|engine| {
-            let Some(machine) = engine.host(host) else {
-                return;
-            };
-            let memory = machine.memory.outstanding();
-            let memory = memory.map(|(number, len, mapped)| {
-                let kind = if mapped { "mapping" } else { "DMA memory" };
-                format!("{kind} #{number} ({len} bytes)")
-            });
-            let tables = machine.tables.values();
-            let tables = tables.map(|layout| format!("a table of {} bytes", layout.size()));
-            let all: Vec<String> = memory.chain(tables).collect();
-            if !all.is_empty() {
-                let what = format_args!("never given back: {}", all.join(", "));
-                engine.report(host, ReportKind::Leak, what);
+            if let Some(what) = engine.leaks(host) {
+                engine.report(host, ReportKind::Leak, format_args!("{what}"));
             }
         });
     }
@@ -551,6 +542,32 @@ impl World {
 }
 
 impl Engine {
+    /// What has not been given back on `host`.
+    fn leaks(&self, host: HostId) -> Option<String> {
+        let machine = self.host(host)?;
+        let memory = machine.memory.outstanding();
+        let memory = memory.map(|(number, len, mapped)| {
+            let kind = if mapped { "mapping" } else { "DMA memory" };
+            format!("{kind} #{number} ({len} bytes)")
+        });
+        let tables = machine.tables.values();
+        let tables = tables.map(|layout| format!("a table of {} bytes", layout.size()));
+        let all: Vec<String> = memory.chain(tables).collect();
+        (!all.is_empty()).then(|| format!("never given back: {}", all.join(", ")))
+    }
+
+    /// Logs leaks of machines on which everything has come to its end.
+    fn log_leaks(&self) {
+        for (index, machine) in (0..).zip(&self.hosts) {
+            let id = HostId(index);
+            let mut here = self.contexts.iter().filter(|context| context.host == id);
+            let ended = here.all(|context| context.idle || context.state == State::Finished);
+            if let Some(leaks) = self.leaks(id).filter(|_| ended && machine.powered) {
+                log::warn!("{}: {leaks}", machine.name);
+            }
+        }
+    }
+
     fn remove_function(&mut self, id: HostId) -> Option<Box<dyn PciFunction>> {
         let now = self.now;
         let host = self.host_mut(id)?;
@@ -558,9 +575,6 @@ impl Engine {
         host.present = false;
         host.timers.clear();
         host.interrupts.set_line(false);
-        if host.interrupts.delivery == Delivery::Pin {
-            host.interrupts.set_line(false);
-        }
         for end in host.plugs.clone() {
             self.wire.set_link(end, LinkControl::Disabled, now);
         }
@@ -576,6 +590,7 @@ impl Drop for World {
         }
         // Idle contexts are ours to end; then the memory of their machines goes with the last platform.
         let idle: Vec<ContextId> = self.shared.with(|engine| {
+            engine.log_leaks();
             engine.stopping = true;
             let hosts = engine.hosts.iter();
             let idle: Vec<ContextId> = hosts.flat_map(|host| host.idle.iter().copied()).collect();
