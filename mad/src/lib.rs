@@ -25,6 +25,7 @@ mod dispatch;
 mod port;
 mod requests;
 pub mod rmpp;
+mod sa;
 pub mod smi;
 mod transaction;
 
@@ -36,6 +37,9 @@ pub use dispatch::{
 pub use port::{Granted, MadPort, PortDrop, PortNext, Question, Recovery, SendError, Wish};
 pub use requests::{Answer, RequestId, Requests, RequestsNext, TooManyRequests};
 pub use rmpp::{ReceiverNext, RmppError, RmppReceiver, RmppSender, SenderNext};
+pub use sa::{
+    GroupUser, GroupUsers, QueryId, Sa, SaAnswer, SaConfig, SaError, SaNext, SaPort, SaRecord,
+};
 pub use transaction::{Event, Next, NoAnswer, Patience, Transaction};
 
 #[cfg(test)]
