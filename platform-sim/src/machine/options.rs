@@ -35,6 +35,8 @@ pub struct Config {
     pub stall: Duration,
     /// Longest time that a store to a register is on its way. Virtual time.
     pub posting: Duration,
+    /// The machine has no 64-bit accesses: it makes two of 32 bits of each, lower address first.
+    pub narrow: bool,
     /// Longest time from an interrupt to its handler. Virtual time.
     pub interrupt_latency: Duration,
     /// How often a register may be read in a row with the same answer.
@@ -49,7 +51,7 @@ impl Default for Config {
             seed: 0,
             mode: Mode::Virtual,
             on_report: OnReport::Panic,
-            stack: 256 << 10,
+            stack: 1 << 20,
             stack_budget: if cfg!(debug_assertions) {
                 None
             } else {
@@ -59,6 +61,7 @@ impl Default for Config {
             stalls: 200,
             stall: Duration::from_micros(20),
             posting: Duration::from_nanos(300),
+            narrow: false,
             interrupt_latency: Duration::from_micros(2),
             spin_limit: 1_000_000,
             patience: Duration::from_secs(600),

@@ -705,7 +705,7 @@ impl SimRegisters {
         let me = shared.me();
         shared.access(|engine| {
             let mut bytes = [0; N];
-            engine.mmio_read(*host, self.bar, at, &mut bytes);
+            engine.load(*host, self.bar, at, &mut bytes);
             let value = bytes
                 .iter()
                 .fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -721,7 +721,7 @@ impl SimRegisters {
         let SimPlatform { shared, host, .. } = &self.platform;
         let at = self.at + offset as u64;
         shared.access(|engine| {
-            engine.mmio_write(*host, self.bar, at, bytes);
+            engine.store(*host, self.bar, at, bytes);
         });
     }
 }

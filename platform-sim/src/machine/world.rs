@@ -59,7 +59,27 @@ impl fmt::Display for Stuck {
 
 impl std::error::Error for Stuck {}
 
-/// See the module. Contexts that have run stay on their thread; a world whose contexts have not can be sent anywhere.
+/// See the module.
+///
+/// ```
+/// use core::time::Duration;
+/// use core_ib::platform::{Caching, Platform, Registers};
+/// use platform_sim::machine::{Exerciser, Nowhere, World};
+///
+/// let mut world = World::new(1, Nowhere);
+/// let host = world.add_host("host-a", Box::new(Exerciser::new()), &[]);
+/// let task = world.spawn(host, "driver", |machine| {
+///     let registers = machine.map(0, 0, 64, Caching::Uncached)?;
+///     registers.write_be32(0, 7);
+///     machine.sleep(Duration::from_secs(3600));
+///     Ok::<u32, core_ib::platform::PlatformError>(registers.read_be32(0))
+/// });
+/// assert_eq!(world.run_for(Duration::from_secs(1)), platform_sim::machine::Outcome::Limit);
+/// let patient = Duration::from_secs(7200);
+/// assert_eq!(world.finish_within(task, patient).unwrap(), Ok(7));
+/// ```
+///
+/// Contexts that have run stay on their thread; a world whose contexts have not can be sent anywhere.
 pub struct World {
     shared: Arc<Shared>,
     fibers: BTreeMap<ContextId, Fiber>,

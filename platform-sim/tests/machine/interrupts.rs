@@ -136,3 +136,31 @@ fn stores_arrive_late_in_their_order_and_ahead_of_a_load() {
     }
     assert!(late > 10, "{late} of 20");
 }
+
+#[test]
+fn two_halves_of_a_64_bit_store_stay_together() {
+    for seed in 0..10 {
+        let (mut world, host) = world(Config {
+            seed,
+            narrow: true,
+            ..Config::default()
+        });
+        let task = world.spawn(host, "both", |machine| {
+            let registers = registers(machine);
+            machine.scope(|scope| {
+                for value in [0x1111_1111_1111_1111, 0x2222_2222_2222_2222] {
+                    let registers = &registers;
+                    scope.spawn(format!("{value:#x}"), move |_| {
+                        for _ in 0..50 {
+                            registers.write_be64(0, value);
+                            let there = registers.read_be64(0);
+                            assert_eq!(there >> 32, there & 0xffff_ffff);
+                        }
+                    });
+                }
+            });
+        });
+        world.finish(task).unwrap();
+        assert_eq!(world.statistics().register_writes, 200);
+    }
+}
