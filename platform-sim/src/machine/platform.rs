@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A machine with one HCA in it, as a driver sees it. A copy is the same machine.
 ///
-/// What may block does so only in a context of the world ([`World::spawn`](super::World::spawn)); all else works
-/// anywhere, for a test that sets something up.
+/// What may block does so only in a context of the world ([`World::spawn`](super::World::spawn)). All else works
+/// outside, too, on the world's thread, for a test that sets something up; completions can be fired from any.
 #[derive(Clone)]
 pub struct SimPlatform {
     pub(super) shared: Arc<Shared>,

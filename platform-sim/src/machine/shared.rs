@@ -4,7 +4,8 @@ use super::clock::Waker;
 use super::context::{self, ContextId};
 use super::engine::{Engine, Step, Waiting};
 use core_ib::Instant;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 
 /// See the module.
 pub(super) struct Shared {
@@ -12,6 +13,8 @@ pub(super) struct Shared {
     pub(super) world: u64,
     engine: Mutex<Engine>,
     pub(super) waker: Waker,
+    /// Where devices and the driver code of its contexts run.
+    home: OnceLock<ThreadId>,
 }
 
 impl Shared {
@@ -20,12 +23,28 @@ impl Shared {
             world,
             engine: Mutex::new(engine),
             waker,
+            home: OnceLock::new(),
         }
     }
 
     /// The state. Never held while other code runs, so a panic cannot have left it half changed for long.
     pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What follows may make a device reach into memory, so it happens on one thread alone: that of the first such
+    /// use.
+    ///
+    /// # Panics
+    ///
+    /// On another.
+    pub(super) fn stay_home(&self) {
+        let here = std::thread::current().id();
+        let home = *self.home.get_or_init(|| here);
+        assert!(
+            home == here,
+            "a world that has run, or whose devices were used, stays on its thread"
+        );
     }
 
     /// The context that calls.
@@ -54,8 +73,13 @@ impl Shared {
     }
 
     /// A point, then `f` on the state.
+    ///
+    /// # Panics
+    ///
+    /// Away from home.
     pub(super) fn access<R>(&self, mut f: impl FnMut(&mut Engine) -> R) -> R {
         let Some(me) = self.me() else {
+            self.stay_home();
             return self.with(f);
         };
         let first = self.with(|engine| match engine.step(me) {

@@ -79,7 +79,8 @@ impl std::error::Error for Stuck {}
 /// assert_eq!(world.finish_within(task, patient).unwrap(), Ok(7));
 /// ```
 ///
-/// Contexts that have run stay on their thread; a world whose contexts have not can be sent anywhere.
+/// A world that has run, or whose devices were used, stays on its thread; until then it can be sent anywhere. What
+/// any context may call of a completion, any thread may.
 pub struct World {
     shared: Arc<Shared>,
     fibers: BTreeMap<ContextId, Fiber>,
@@ -276,6 +277,7 @@ impl World {
         idle_ends: bool,
         mut done: impl FnMut(&Engine) -> bool,
     ) -> Outcome {
+        self.shared.stay_home();
         let real = self.shared.with(|engine| {
             engine.horizon = until;
             engine.config.mode == Mode::RealTime
@@ -470,6 +472,7 @@ impl World {
         host: HostId,
         f: impl FnOnce(&mut dyn PciFunction, &mut dyn Bus) -> R,
     ) -> Option<R> {
+        self.shared.stay_home();
         self.shared.with(|engine| {
             engine.refresh();
             engine.with_function(host, f)
@@ -522,6 +525,7 @@ impl World {
 
     /// Puts a function in, as [`World::add_host`] did.
     pub fn insert_function(&mut self, host: HostId, function: Box<dyn PciFunction>) {
+        self.shared.stay_home();
         self.shared.with(|engine| {
             let Some(machine) = engine.host_mut(host) else {
                 return;

@@ -125,6 +125,16 @@ fn a_world_whose_contexts_have_not_run_can_be_sent_to_another_thread() {
 }
 
 #[test]
+fn a_device_that_was_used_refuses_other_threads() {
+    let (world, host) = world(Config::default());
+    let machine = world.platform(host);
+    let registers = registers(&machine);
+    registers.write_be32(0, 1);
+    let other = std::thread::spawn(move || registers.read_be32(0));
+    assert!(other.join().is_err());
+}
+
+#[test]
 fn memory_of_a_world_goes_when_its_contexts_have_ended() {
     let token = Arc::new(());
     let (mut world, host) = world(Config::default());
