@@ -127,6 +127,14 @@ impl Registration {
         }
     }
 
+    /// What a client of performance management takes: nothing but its answers. See [`Perf`](crate::Perf).
+    pub const fn perf_client() -> Self {
+        Self {
+            tracking: Tracking::Agent,
+            ..Self::client(SpecialQp::Gsi)
+        }
+    }
+
     /// Would some MAD be taken by both?
     fn collides(&self, other: &Self) -> bool {
         self.qp == other.qp
