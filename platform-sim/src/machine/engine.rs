@@ -119,6 +119,8 @@ pub(super) struct Engine {
     pub(super) raised: Option<String>,
     pub(super) statistics: Statistics,
     pub(super) trace: Trace,
+    /// When files and wakers were last looked at. Real time.
+    pub(super) looked: Instant,
     /// Points since the wall clock was read.
     points: u32,
     /// Things done since time last moved.
@@ -132,6 +134,8 @@ pub(super) struct Engine {
 const AT_ONCE: u32 = 10_000_000;
 /// In real time, the clock is read, and others may run, once in so many points.
 const POINTS: u32 = 32;
+/// In real time, so much passes at most from one look at files and wakers to the next.
+const LOOK: Duration = Duration::from_micros(500);
 
 impl Engine {
     pub(super) fn new(config: Config, wire: Box<dyn Wire>) -> Self {
@@ -160,6 +164,7 @@ impl Engine {
             raised: None,
             statistics: Statistics::default(),
             trace: Trace::new(),
+            looked: Instant(0),
             points: 0,
             at_once: 0,
             inline: false,
@@ -203,6 +208,11 @@ impl Engine {
         }
     }
 
+    /// Real time: is it time to look at files and wakers, however busy the world is?
+    pub(super) fn looks_outside(&self) -> bool {
+        self.now.since(self.looked) > LOOK
+    }
+
     /// A point of context `me`.
     pub(super) fn step(&mut self, me: ContextId) -> Step {
         let state = self.context(me).map(|context| context.state);
@@ -225,6 +235,10 @@ impl Engine {
                 }
                 self.points = 0;
                 self.refresh();
+                if self.looks_outside() {
+                    self.schedule(me, self.now);
+                    return Step::GiveWay;
+                }
                 self.now
             }
         };

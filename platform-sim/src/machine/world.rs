@@ -20,9 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// In real time, files and wakers are looked at once in so many things done, however busy the world is.
-const BUSY: u32 = 256;
-
 /// Why a run came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -282,7 +279,6 @@ impl World {
             engine.horizon = until;
             engine.config.mode == Mode::RealTime
         });
-        let mut busy = 0;
         loop {
             let (over, next, earliest) = self.shared.with(|engine| {
                 let over = done(engine);
@@ -316,13 +312,10 @@ impl World {
                         return Outcome::Limit;
                     }
                     self.look_outside(Some(earliest.min(until)));
-                    busy = 0;
                     continue;
                 }
             }
-            busy += 1;
-            if real && busy >= BUSY {
-                busy = 0;
+            if real && self.shared.with(|engine| engine.looks_outside()) {
                 self.look_outside(None);
             }
         }
@@ -343,6 +336,7 @@ impl World {
         });
         self.shared.with(|engine| {
             engine.refresh();
+            engine.looked = engine.now;
             for id in ready {
                 let context = engine.context(id);
                 if context.is_some_and(|context| context.state == State::Waiting(Waiting::File)) {

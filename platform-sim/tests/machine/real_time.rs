@@ -4,6 +4,7 @@ use super::*;
 use core_ib::Instant;
 use core_ib::platform::DmaAddr;
 use platform_sim::machine::{DmaFault, Guest, Message, Mode, SimCompletion};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 fn real() -> Config {
@@ -105,6 +106,31 @@ fn a_context_waits_for_a_file() {
     });
     assert_eq!(world.finish(task).unwrap(), (false, *b"frame"));
     world.finish(writer).unwrap();
+}
+
+#[test]
+fn a_context_that_polls_for_ever_keeps_no_file_from_another() {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    let (mut world, host) = world(real());
+    let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+    let ready = Arc::new(AtomicBool::new(false));
+    let seen = ready.clone();
+    world.spawn(host, "reader", move |machine| {
+        let later = machine.now().after(Duration::from_secs(20));
+        let can = machine.wait_file(here.as_fd(), false, later).unwrap();
+        ready.store(can, Ordering::Relaxed);
+    });
+    let poller = world.spawn(host, "poller", move |machine| {
+        let deadline = machine.now().after(Duration::from_secs(10));
+        while !seen.load(Ordering::Relaxed) && machine.now() < deadline {
+            machine.dma_rmb();
+        }
+        seen.load(Ordering::Relaxed)
+    });
+    let writer = std::thread::spawn(move || there.write_all(b"frame").unwrap());
+    assert!(world.finish(poller).unwrap());
+    writer.join().unwrap();
 }
 
 #[test]
