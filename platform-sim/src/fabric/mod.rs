@@ -1,21 +1,32 @@
 //! The InfiniBand fabric of the simulator.
 
+mod agent;
+mod arbiter;
+mod buffer;
 mod capture;
 mod counters;
+mod engine;
 mod fault;
 mod link;
 mod node;
+mod options;
 mod pma;
+mod port;
 mod sma;
 mod smi;
+mod switch;
+#[cfg(test)]
+mod tests;
 pub mod topology;
 mod trap;
 
 pub use capture::{Capture, Memory, Tap};
 pub use counters::{Counter, PortCounts};
+pub use engine::Fabric;
 pub use fault::{FaultCounts, FaultHandle, Faults, Faulty};
 pub use link::{Arrival, Line, Link};
 pub use node::{Effect, NodeState, PortCaps, PortState, SwitchState};
+pub use options::Options;
 pub use pma::{is_perf, process_perf};
 pub use sma::{Answer, SmpContext, process_smp};
 pub use smi::{Smi, Turn};
