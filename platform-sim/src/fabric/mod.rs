@@ -1,4 +1,10 @@
-//! The InfiniBand fabric of the simulator.
+//! The InfiniBand fabric of the simulator: packets from LRH to VCRC, bit for bit.
+//!
+//! * [`topology`] says what is plugged into what: read from files, written to them, or built;
+//! * [`Fabric`] makes it run, and is a [`Wire`](crate::machine::Wire) for the machines at its ends;
+//! * [`Link`] is one direction of a cable; [`Faulty`] and [`Tap`] are links around a link;
+//! * [`NodeState`] is what the agents of a node know, [`process_smp`] and [`process_perf`] are the agents, [`Smi`] the
+//!   rules of directed routes: the switches use them, and the firmware of the HCA models does.
 
 mod agent;
 mod arbiter;

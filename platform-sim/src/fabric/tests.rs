@@ -1,7 +1,7 @@
 //! Whole fabrics: brought up by a little subnet manager of the test's own, loaded, broken and captured.
 
 use super::topology::PortRef;
-use super::topology::build::{back_to_back, line, star};
+use super::topology::build::{FatTree, back_to_back, fat_tree, line, ring, star};
 use super::*;
 use crate::machine::{Delivery, LinkControl, LinkParameters, LinkSpeed, LinkWidth, Wire, WireEnd};
 use core::time::Duration;
@@ -16,7 +16,7 @@ use core_ib::wire::packet::{
 };
 use core_ib::{Gid, Instant, Lid, Mtu, PKey, Psn, QKey, Qpn, Sl};
 use proptest::prelude::*;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// What every outside port wants.
 const POLLING: LinkControl = LinkControl::Polling {
@@ -37,7 +37,12 @@ struct Bench {
 
 impl Bench {
     fn new(topology: &Topology, options: Options) -> Self {
-        let fabric = Fabric::new(topology, options, |_, _| true);
+        Self::of(topology, options, |_| true)
+    }
+
+    /// A fabric of which the test plays only some hosts.
+    fn of(topology: &Topology, options: Options, outside: impl Fn(usize) -> bool) -> Self {
+        let fabric = Fabric::new(topology, options, |index, _| outside(index));
         let mut bench = Self {
             fabric,
             now: Instant(0),
@@ -259,21 +264,7 @@ fn two_ports_train_to_what_both_can_do_and_packets_take_their_time() {
 fn the_node_behind_each_port_of_a_switch_is_found_by_its_path() {
     // One host of the test, two of the fabric's own, which answer for themselves.
     let topology = star(3);
-    let mut outside = 0;
-    let fabric = Fabric::new(&topology, Options::default(), |_, _| {
-        outside += 1;
-        outside == 1
-    });
-    let mut bench = Bench {
-        fabric,
-        now: Instant(0),
-        came: VecDeque::new(),
-        links: Vec::new(),
-        rooms: Vec::new(),
-        tid: 0,
-    };
-    bench.fabric.set_link(WireEnd(0), POLLING, Instant(0));
-    bench.run_for(Duration::from_micros(200));
+    let mut bench = Bench::of(&topology, Options::default(), |index| index == 1);
     let info: NodeInfo = bench.get(&[1], 0);
     assert_eq!(
         (info.node_type, info.num_ports, info.local_port_num),
@@ -647,6 +638,73 @@ fn a_head_that_waits_too_long_is_dropped_and_a_lane_that_drops_too_often_stalls(
     }
     bench.run_for(Duration::from_millis(2));
     assert!(dropped(&bench) - before > before);
+}
+
+/// Nodes and cables that a sweep from the first outside port finds: GUIDs, and pairs of (GUID, port), the lesser first.
+type Found = (BTreeSet<u64>, BTreeSet<[(u64, u8); 2]>);
+
+fn sweep(bench: &mut Bench) -> Found {
+    let mut nodes = BTreeSet::new();
+    let mut cables = BTreeSet::new();
+    // Paths to look at, and the switch port that each leaves by last.
+    let mut paths = VecDeque::from([(vec![1_u8], None)]);
+    while let Some((path, by)) = paths.pop_front() {
+        let info: NodeInfo = bench.get(&path, 0);
+        let guid = info.node_guid.0;
+        if let Some(near) = by {
+            let mut ends = [near, (guid, info.local_port_num)];
+            ends.sort_unstable();
+            cables.insert(ends);
+        }
+        if !nodes.insert(guid) || info.node_type != NodeType::SWITCH {
+            continue;
+        }
+        for port in 1..=info.num_ports {
+            let port_info: PortInfo = bench.get(&path, port.into());
+            if port_info.state != State::DOWN && port != info.local_port_num {
+                let further = path.iter().copied().chain([port]).collect();
+                paths.push_back((further, Some((guid, port))));
+            }
+        }
+    }
+    (nodes, cables)
+}
+
+#[test]
+fn a_sweep_finds_every_node_and_every_cable_of_any_topology() {
+    let shape = |radix, levels, parts| FatTree {
+        radix,
+        levels,
+        parts,
+    };
+    let topologies = [
+        star(4),
+        line(3, 2),
+        ring(5, 1),
+        fat_tree(shape(4, 3, 4)).unwrap(),
+        fat_tree(shape(6, 2, 6)).unwrap(),
+    ];
+    for topology in topologies {
+        let first = topology.of_kind(topology::NodeKind::Ca).next().unwrap();
+        let mut bench = Bench::of(&topology, Options::default(), |index| index == first);
+        let (nodes, cables) = sweep(&mut bench);
+        // The sweep begins behind its own port.
+        let all: BTreeSet<u64> = topology.nodes.iter().map(|node| node.guid.0).collect();
+        let own = topology.nodes[first].guid.0;
+        let missing: Vec<_> = all.difference(&nodes).collect();
+        assert_eq!(missing, [&own]);
+        let expected = topology.cables.iter().map(|cable| {
+            let mut ends = cable
+                .ends
+                .map(|end| (topology.nodes[end.node].guid.0, end.port));
+            ends.sort_unstable();
+            ends
+        });
+        let expected: BTreeSet<_> = expected
+            .filter(|ends| ends.iter().all(|(guid, _)| *guid != own))
+            .collect();
+        assert_eq!(cables, expected);
+    }
 }
 
 /// Traffic of a seed over a star with faults: what came, what was sent, the capture.
