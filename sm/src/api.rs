@@ -1,87 +1,46 @@
-//! What goes in and what comes out: events, actions, addresses, reports.
+//! What goes in and what comes out: events, actions, reports.
 
 use core::fmt;
-use core_ib::verbs::GlobalRoute;
-use core_ib::wire::mad::{AttributeId, Mad, MadStatus, SmState};
-use core_ib::{Gid, Guid, Instant, Lid, Qpn, Sl};
+use core_ib::wire::mad::{AttributeId, MadStatus, SmState};
+use core_ib::{Gid, Guid, Instant, Lid};
+use ib_mad::{Outgoing, Received};
 
 /// What happened.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// QP0 received an SMP, or the node's own SMA answered one. The owner has run the SMI over it (protocols 3.5);
-    /// what reached its own SMA is not for here: only responses, traps, and Get and Set of SMInfo are.
-    Smp {
-        /// All of it.
-        mad: &'a Mad,
-        /// Source of the packet; permissive for a directed route.
-        slid: Lid,
-        /// Service level of the packet.
-        sl: Sl,
-    },
-    /// QP1 received a GMP of class 0x03. Those of other classes are ignored.
-    Gmp {
-        /// All of it.
-        mad: &'a Mad,
-        /// Whom an answer goes to.
-        from: GmpAddress,
-    },
-    /// What was sent with this TransactionID did not leave the port. It is tried again like one lost on the way.
+    /// A MAD came by QP0 or QP1, or the node's own agent answered one of ours. The owner has run the SMI over it
+    /// (protocols 3.5) and kept what is for the node's own agents. What is not for the manager is ignored.
+    Received(&'a Received),
+    /// What was sent with this TransactionID did not leave the port. It counts as lost on the way.
     SendFailed {
         /// As in the MAD.
         tid: u64,
     },
-    /// The port that the manager sits on changed: link up or down, LID, SM LID, or a reset of the HCA.
+    /// The port that the manager sits on can carry SMPs (Init or better) from now on, or cannot any more. The owner
+    /// says so at the start, too.
     Port {
-        /// It can carry SMPs (Init or better).
+        /// It can.
         up: bool,
     },
-    /// Somebody wants a full sweep now.
+    /// Somebody wants a heavy sweep now.
     Sweep,
-    /// Somebody wants the manager to step down: it hands the subnet over to the best standby, if there is one, and
-    /// is not active after.
+    /// Somebody wants the manager to step down: it hands the subnet over to the best standby, if there is one, and is
+    /// not active after.
     Resign,
 }
 
-/// The address of a peer's general-service QP: where a GMP came from, or goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GmpAddress {
-    /// LID of the peer.
-    pub lid: Lid,
-    /// Service level.
-    pub sl: Sl,
-    /// Low bits of our own LID that the peer used or is to see; below 2^LMC.
-    pub path_bits: u8,
-    /// QP of the peer, 1 as a rule.
-    pub qpn: Qpn,
-    /// Entry of the local port's P_Key table that the packet carried or is to carry.
-    pub pkey_index: u16,
-    /// Present if the packet had a GRH: how to send one back.
-    pub grh: Option<GlobalRoute>,
-}
-
 /// What the owner is to do. It polls again until told to wait.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
+// A MAD in an enum is 256 bytes more, and there is no allocator to box it with.
+#[allow(clippy::large_enum_variant)]
 pub enum Action {
-    /// Send the 256 bytes, which lie in the buffer given to poll, as an SMP. Its class says how: directed route
-    /// (hand it to the SMI as an outgoing one; a request of no hops is for the node's own SMA) or by LID.
-    SendSmp {
-        /// Destination of a LID-routed one; permissive for a directed route.
-        dlid: Lid,
-        /// Service level of a LID-routed one.
-        sl: Sl,
-    },
-    /// Send the 256 bytes from QP1.
-    SendGmp {
-        /// Where to.
-        to: GmpAddress,
-    },
+    /// Put this on the wire. An SMP with a directed route goes through the SMI as an outgoing one; it is for the
+    /// node's own agent if it has no hops.
+    Send(Outgoing),
     /// Set or clear bit IsSM of the port's capability mask (a verb that may block).
-    SetIsSm {
-        /// The manager is willing to manage.
-        is_sm: bool,
-    },
+    SetIsSm(bool),
     /// Something for a person to read.
     Log(Report),
     /// Nothing before this instant, unless an event comes.

@@ -4,12 +4,15 @@ use crate::SmError;
 use core::time::Duration;
 use core_ib::wire::mad::{MKey, SmKey, TimeCode, VlCode, VlWeight};
 use core_ib::{Gid, Guid, Mtu, PKey, QKey, Rate, Sl};
+use ib_mad::{AgentId, Patience};
 
 /// Everything a person may decide. [`Config::default`] is what the field is used to (protocols 9.2, 9.4, 9.8).
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'c> {
-    /// Upper half of every TransactionID: the identity that the owner's MAD layer routes answers by.
-    pub tid_high: u32,
+    /// Upper half of every TransactionID of an SMP: the identity that the owner's MAD layer routes answers by.
+    pub smi_agent: AgentId,
+    /// The same for reports to subscribers.
+    pub sa_agent: AgentId,
     /// Priority in the election, 0 to 15; the highest wins.
     pub priority: u8,
     /// Key that other managers must show, and that makes a requester trusted; 0 is none.
@@ -44,16 +47,20 @@ pub struct Config<'c> {
     pub error_threshold: u8,
     /// SMPs in flight at most.
     pub window: u16,
-    /// How long to wait for the answer to an SMP.
-    pub smp_timeout: Duration,
-    /// How often to ask again.
-    pub smp_retries: u8,
+    /// How long to wait for the answer to an SMP, and how often to ask again.
+    pub patience: Patience,
+    /// The same for a report to a subscriber.
+    pub report_patience: Patience,
+    /// The same for the acknowledgement of a segment of a long answer.
+    pub rmpp_patience: Patience,
     /// Time between light sweeps.
     pub sweep_interval: Duration,
     /// Time between two looks at the master.
     pub poll_interval: Duration,
     /// Looks in a row without an answer after which a master counts as gone.
     pub poll_retries: u8,
+    /// How long changes of multicast groups are gathered before they are written into the switches.
+    pub multicast_delay: Duration,
     /// Reach nodes by their LIDs once the forwarding tables are written, and by directed routes only before.
     pub lid_routed: bool,
     /// Partitions beside the default one; or with it, to change its membership.
@@ -65,7 +72,8 @@ pub struct Config<'c> {
 impl Default for Config<'_> {
     fn default() -> Self {
         Self {
-            tid_high: 0,
+            smi_agent: AgentId::new(0),
+            sa_agent: AgentId::new(0),
             priority: 0,
             sm_key: SmKey(0),
             m_key: MKey(0),
@@ -83,11 +91,13 @@ impl Default for Config<'_> {
             vl_stall_count: 7,
             error_threshold: 8,
             window: 32,
-            smp_timeout: Duration::from_millis(200),
-            smp_retries: 3,
+            patience: Patience::SMP,
+            report_patience: Patience::QUERY,
+            rmpp_patience: Patience::QUERY,
             sweep_interval: Duration::from_secs(10),
             poll_interval: Duration::from_secs(10),
             poll_retries: 4,
+            multicast_delay: Duration::from_millis(2),
             lid_routed: true,
             partitions: &[],
             qos: None,
@@ -213,12 +223,6 @@ impl Config<'_> {
             ("vl_stall_count", self.vl_stall_count.into(), 0, 7),
             ("error_threshold", self.error_threshold.into(), 0, 15),
             ("window", self.window.into(), 1, 256),
-            (
-                "smp_timeout",
-                self.smp_timeout.as_micros() as u64,
-                1,
-                u64::MAX,
-            ),
             ("partitions", self.partitions.len() as u64, 0, 31),
         ];
         for (entry, found, min, max) in bounds {

@@ -21,12 +21,28 @@
 
 mod api;
 mod config;
+mod discover;
+mod elect;
 mod error;
+mod fabric;
+mod lid;
+mod link;
+mod manager;
+mod multicast;
+mod notice;
 mod profile;
+mod route;
+mod sa;
+mod sm;
+mod smp;
 mod store;
+mod subnet;
+mod sweep;
+mod table;
 
-pub use api::{Action, Event, GmpAddress, Level, Report, Role};
+pub use api::{Action, Event, Level, Report, Role};
 pub use config::{Broadcast, Config, DEFAULT_BASE, Membership, Partition, Qos};
 pub use error::SmError;
 pub use profile::Profile;
+pub use sm::Sm;
 pub use store::Store;

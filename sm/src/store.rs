@@ -9,26 +9,26 @@ pub trait Store {
     /// A fixed number of `T`s.
     type Table<T>: DerefMut<Target = [T]>;
 
-    /// `len` entries that are `fill`. Set-up only; may block. `entry` is what the profile calls the table, for the
-    /// error.
-    fn table<T: Copy>(
+    /// `len` entries, each made by `make` from its index. Set-up only; may block. `entry` is what the profile calls the
+    /// table, for the error.
+    fn table<T>(
         &self,
         entry: &'static str,
         len: usize,
-        fill: T,
+        make: impl FnMut(usize) -> T,
     ) -> Result<Self::Table<T>, SmError>;
 }
 
 impl<'p, P: Platform> Store for &'p P {
     type Table<T> = Table<'p, T, P>;
 
-    fn table<T: Copy>(
+    fn table<T>(
         &self,
         entry: &'static str,
         len: usize,
-        fill: T,
+        make: impl FnMut(usize) -> T,
     ) -> Result<Self::Table<T>, SmError> {
         let memory = |cause| SmError::Memory { entry, cause };
-        Table::new(*self, len, |_| fill).map_err(memory)
+        Table::new(*self, len, make).map_err(memory)
     }
 }

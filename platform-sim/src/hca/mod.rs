@@ -1,3 +1,0 @@
-//! Device models: PCI functions that speak the language of `hca-abi`.
-
-pub mod infinihost;

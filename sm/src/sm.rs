@@ -1,0 +1,165 @@
+//! The subnet manager as its owner sees it.
+
+use crate::api::{Action, Event, Report, Role};
+use crate::config::Config;
+use crate::error::SmError;
+use crate::manager::{Books, Manager, Marks, State};
+use crate::profile::Profile;
+use crate::store::Store;
+use core_ib::wire::mad::{AttributeId, Mad, Method, MgmtClass, Smp};
+use core_ib::{Guid, Instant, Lid};
+use ib_mad::Received;
+
+/// A subnet manager and administrator on one port.
+///
+/// Any context that may hold its owner's lock, soft interrupts included; no call blocks. See the crate.
+pub struct Sm<'c, S: Store> {
+    config: Config<'c>,
+    books: Books<S>,
+    state: State,
+    marks: Marks,
+}
+
+impl<'c, S: Store> Sm<'c, S> {
+    /// A manager that waits for its port to come up. Set-up only; may block, since it takes its memory.
+    ///
+    /// # Errors
+    ///
+    /// The configuration or the profile is out of range, or there is not enough memory; all that was taken is given
+    /// back.
+    pub fn new(store: &S, profile: &Profile, config: Config<'c>) -> Result<Self, SmError> {
+        profile.check()?;
+        config.check()?;
+        Ok(Self {
+            config,
+            books: Books::new(store, profile)?,
+            state: State::new(profile),
+            marks: Marks::default(),
+        })
+    }
+
+    fn open(&mut self, now: Instant) -> Manager<'_> {
+        self.books
+            .open(&mut self.state, &mut self.marks, &self.config, now)
+    }
+
+    /// Takes note. Never blocks.
+    pub fn handle(&mut self, event: Event<'_>, now: Instant) {
+        let mut manager = self.open(now);
+        match event {
+            Event::Received(received) => manager.received(received),
+            // The request waits for its answer as if it were lost: at once would be too soon if the port is down.
+            Event::SendFailed { .. } => {}
+            Event::Port { up } => manager.port_changed(up),
+            Event::Sweep => {
+                manager.sweep_again();
+                manager.st.sweep_at = now;
+            }
+            Event::Resign => manager.resign(),
+        }
+    }
+
+    /// Says what is due at `now`. Call it until it says to wait, then after each event, and at the instant given;
+    /// calling early or late is harmless.
+    pub fn poll(&mut self, now: Instant) -> Action {
+        self.open(now).poll()
+    }
+
+    /// What the manager is.
+    pub fn role(&self) -> Role {
+        self.state.role
+    }
+
+    /// The subnet is configured and the administrator answers.
+    pub fn is_serving(&self) -> bool {
+        self.state.serving
+    }
+
+    /// Keeps `lid` for the port with this GUID, from an earlier life: its owner stored what [`Sm::lids`] said. Before
+    /// the port is up. Says whether it could.
+    pub fn remember(&mut self, guid: Guid, lid: Lid) -> bool {
+        self.open(Instant(0)).remember(guid, lid)
+    }
+
+    /// Every LID that is kept for a port, by its base.
+    pub fn lids(&self) -> impl Iterator<Item = (Guid, Lid)> {
+        self.books.lids()
+    }
+}
+
+impl<S: Store> core::fmt::Debug for Sm<'_, S> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Sm")
+            .field("config", &self.config)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Manager<'_> {
+    fn received(&mut self, received: &Received) {
+        if !self.st.port_up {
+            return;
+        }
+        let class = received.header().class;
+        if class == MgmtClass::SUBN_ADM {
+            self.sa_received(received);
+        } else if class.is_smp() {
+            self.smp_received(received);
+        }
+    }
+
+    fn smp_received(&mut self, received: &Received) {
+        let smp = Smp::from_bytes(&received.mad.0);
+        match (smp.header.method, smp.header.attribute) {
+            (Method::GET_RESP, _) => self.response(&smp),
+            (Method::TRAP, AttributeId::NOTICE) => self.trap(received, &smp),
+            (Method::GET | Method::SET, AttributeId::SM_INFO) => {
+                if let Some(reply) = self.asked_for_sm_info(&smp) {
+                    let mad = Mad(reply.to_bytes());
+                    self.answer(received.reply(mad));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self) -> Action {
+        if let Some(report) = self.reports.pop() {
+            return Action::Log(report);
+        }
+        if self.st.lost_reports != 0 {
+            let count = core::mem::take(&mut self.st.lost_reports);
+            return Action::Log(Report::Lost { count });
+        }
+        let (told, is_sm) = self.st.is_sm;
+        if told != is_sm {
+            self.st.is_sm.0 = is_sm;
+            return Action::SetIsSm(is_sm);
+        }
+        if !self.st.port_up {
+            return Action::WaitUntil(Instant::NEVER);
+        }
+        loop {
+            let reply = self.replies.pop().and_then(|reply| reply.get());
+            let due = reply.or_else(|| self.next_retry());
+            let due = due.or_else(|| self.next_request());
+            let due = due.or_else(|| self.next_segment());
+            if let Some(outgoing) = due.or_else(|| self.next_report()) {
+                return Action::Send(outgoing);
+            }
+            if !self.advance() {
+                break;
+            }
+        }
+        if let Some(report) = self.reports.pop() {
+            return Action::Log(report);
+        }
+        if self.st.is_sm.0 != self.st.is_sm.1 {
+            return self.poll();
+        }
+        let at = self.advance_at().min(self.st.next_timeout);
+        let at = at.min(self.st.transfer_at).min(self.st.report_at);
+        Action::WaitUntil(at)
+    }
+}
