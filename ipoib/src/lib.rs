@@ -5,7 +5,7 @@
 //!
 //! * [`link`] carries frames whose destination is a 20-byte link-layer address: life cycle, multicast groups, paths,
 //!   address handles, rings. A kernel, whose IP stack has ARP and neighbour discovery for InfiniBand, uses it alone;
-//! * `neigh` turns it into an interface for raw IP packets ([`NetInterface`]), for hosts whose IP stack cannot do
+//! * [`neigh`] turns it into an interface for raw IP packets ([`NetInterface`]), for hosts whose IP stack cannot do
 //!   that: ARP, neighbour discovery, group snooping.
 //!
 //! # Driving it
@@ -16,6 +16,7 @@
 //! ```text
 //! // Control context; these block.
 //! let mut interface = IpInterface::open(device, machine, port, p_key, &profile)?;
+//! interface.add_address(address, prefix_len)?;
 //! let control = interface.control();              // carries out wishes; plain data, borrows the device alone
 //! interface.handle(Event::Port(PortView::of(&cache, p_key)), now);
 //!
@@ -58,6 +59,7 @@ extern crate std;
 mod keyed;
 pub mod link;
 mod lot;
+pub mod neigh;
 mod net;
 mod profile;
 mod room;

@@ -110,11 +110,11 @@ pub trait NetInterface {
     /// Takes the next IP packet that came, if there is one, and shows it to `take` where the HCA put it. Says whether
     /// there was one.
     fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool;
-    /// Receives packets to a multicast address from now on (as soon as the group is joined). Each call needs a
+    /// Receives packets to a multicast address, from when the group is joined on; poll afterwards. Each call needs a
     /// [`leave_group`](Self::leave_group).
-    fn join_group(&mut self, group: IpAddr, now: Instant) -> Result<(), GroupError>;
+    fn join_group(&mut self, group: IpAddr) -> Result<(), GroupError>;
     /// Ends that.
-    fn leave_group(&mut self, group: IpAddr, now: Instant);
+    fn leave_group(&mut self, group: IpAddr);
     /// Shows every multicast group of the link, and whether it is joined.
     fn groups(&self, each: &mut dyn FnMut(Gid, bool));
     /// The counters.

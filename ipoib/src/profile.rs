@@ -42,8 +42,11 @@ pub struct Profile {
     pub parked_for_neighbours: u16,
     /// Of these, for one neighbour. `neigh` only.
     pub parked_per_neighbour: u16,
-    /// Multicast addresses that the host's IP stack joined by IGMP and MLD, as seen in its packets. `neigh` only.
-    pub snooped: u16,
+    /// Multicast addresses that are listened to: those that come with the host's addresses, those joined by name, and
+    /// those that the host's IP stack joined by IGMP and MLD. `neigh` only.
+    pub memberships: u16,
+    /// Ask whether somebody has an IPv6 address before answering for it (RFC 4862). `neigh` only.
+    pub duplicate_address_detection: bool,
     /// Times.
     pub timers: Timers,
 }
@@ -114,7 +117,8 @@ impl Profile {
         neighbours: 64,
         parked_for_neighbours: 32,
         parked_per_neighbour: 3,
-        snooped: 32,
+        memberships: 32,
+        duplicate_address_detection: true,
         timers: Timers::DEFAULT,
     };
 }

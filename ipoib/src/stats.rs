@@ -106,7 +106,7 @@ pub struct NeighbourStatistics {
     pub parked_full: u64,
     /// `neighbours` of the profile: all were being resolved.
     pub neighbours_full: u64,
-    /// `snooped` of the profile, or no room for the group in the link.
+    /// `memberships` of the profile, or no room for the group in the link.
     pub groups_full: u64,
     /// Packets dropped because the link is down.
     pub down: u64,
@@ -118,6 +118,8 @@ pub struct NeighbourStatistics {
     pub bad_messages: u64,
     /// Messages that claim one of our addresses for somebody else.
     pub conflicts: u64,
+    /// Answers that found too many waiting to be sent.
+    pub replies_full: u64,
     /// Received frames of a protocol that is neither IP nor ARP.
     pub unknown_protocol: u64,
 }

@@ -204,3 +204,93 @@ impl Received {
         Some(grh)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core_ib::verbs::{Grh40, WcFlags};
+    use core_ib::wire::FlowLabel;
+    use core_ib::{Gid, Guid};
+
+    fn received(qp: SpecialQp, grh: Option<Grh>) -> Received {
+        let grh = grh.map(|grh| {
+            let mut bytes: Grh40 = [0; 40];
+            grh.write(&mut bytes).unwrap();
+            bytes
+        });
+        let mut received = Received::looped_back(qp, Mad::ZERO);
+        received.grh = grh;
+        received.sgid_index = 3;
+        received.wc = WorkCompletion {
+            slid: Lid(0x12),
+            sl: Sl::new(5),
+            dlid_path_bits: 1,
+            pkey_index: 2,
+            flags: WcFlags::GRH,
+            ..received.wc
+        };
+        received
+    }
+
+    fn gid(low: u64) -> Gid {
+        Gid::unicast(Gid::DEFAULT_PREFIX, Guid(low))
+    }
+
+    const GRH: Grh = Grh {
+        traffic_class: 0xab,
+        flow_label: FlowLabel::new(0x1_2345),
+        pay_len: 280,
+        nxt_hdr: Grh::IBA,
+        hop_limit: 64,
+        sgid: Gid([1; 16]),
+        dgid: Gid([2; 16]),
+    };
+
+    #[test]
+    fn an_answer_goes_back_the_way_the_question_came() {
+        let grh = Grh {
+            sgid: gid(7),
+            ..GRH
+        };
+        let to = received(SpecialQp::Gsi, Some(grh)).reply_to();
+        let route = GlobalRoute {
+            dgid: gid(7),
+            sgid_index: 3,
+            flow_label: 0x1_2345,
+            hop_limit: 0xff,
+            traffic_class: 0xab,
+        };
+        let expected = MadAddr {
+            path_bits: 1,
+            grh: Some(route),
+            ..MadAddr::gsi(Lid(0x12), Sl::new(5), 2)
+        };
+        assert_eq!(to, expected);
+        let ah = to.ah_attr(2);
+        assert_eq!((ah.port, ah.dlid, ah.src_path_bits), (2, Lid(0x12), 1));
+        assert_eq!(received(SpecialQp::Smi, None).reply_to().pkey_index, 0);
+    }
+
+    #[test]
+    fn an_answer_comes_from_where_the_question_went() {
+        let answer = received(SpecialQp::Gsi, None);
+        let to = MadAddr::gsi(Lid(0x12), Sl::new(0), 0);
+        assert!(answer.is_from(&to));
+        let other = MadAddr {
+            lid: Lid(0x13),
+            ..to
+        };
+        assert!(!answer.is_from(&other));
+        assert!(!answer.is_from(&MadAddr::smi(Lid(0x12), Sl::new(0))));
+        // By GID where both have one, whatever the LIDs of the routers between.
+        let grh = Some(GlobalRoute {
+            dgid: GRH.sgid,
+            ..GlobalRoute::default()
+        });
+        assert!(received(SpecialQp::Gsi, Some(GRH)).is_from(&MadAddr { grh, ..other }));
+        let grh = Some(GlobalRoute::default());
+        assert!(!received(SpecialQp::Gsi, Some(GRH)).is_from(&MadAddr { grh, ..to }));
+        // A directed route may end anywhere.
+        assert!(received(SpecialQp::Smi, None).is_from(&MadAddr::DIRECTED));
+    }
+}

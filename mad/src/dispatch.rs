@@ -127,6 +127,14 @@ impl Registration {
         }
     }
 
+    /// What a client of performance management takes: nothing but its answers. See [`Perf`](crate::Perf).
+    pub const fn perf_client() -> Self {
+        Self {
+            tracking: Tracking::Agent,
+            ..Self::client(SpecialQp::Gsi)
+        }
+    }
+
     /// Would some MAD be taken by both?
     fn collides(&self, other: &Self) -> bool {
         self.qp == other.qp
@@ -393,10 +401,11 @@ fn is_acceptable(header: &MadHeader) -> bool {
 }
 
 /// The answer to a Get or a Set that nobody serves: everything as it was, status 0x000C. `None` for what is never
-/// refused. protocols 3.4.
+/// refused, RMPP acknowledgements among it. protocols 3.4.
 pub fn refusal(mad: &Mad) -> Option<Mad> {
     let asked = mad.header();
-    if !matches!(asked.method, Method::GET | Method::SET) || asked.is_response() {
+    let asks = matches!(asked.method, Method::GET | Method::SET) && !asked.is_response();
+    if !asks || crate::rmpp::is_control(mad) {
         return None;
     }
     let mut mad = *mad;
@@ -404,4 +413,252 @@ pub fn refusal(mad: &Mad) -> Option<Mad> {
     (mad.0[3], mad.0[4], mad.0[5]) = (Method::GET_RESP.0, high, low);
     crate::smi::turn_back(&mut mad);
     Some(mad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MadAddr;
+    use core_ib::{Lid, Sl};
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const NOW: Instant = Instant(0);
+    const SMI: SpecialQp = SpecialQp::Smi;
+    const GSI: SpecialQp = SpecialQp::Gsi;
+
+    fn mad(class: u8, version: u8, method: u8, tid: u64) -> Mad {
+        let mut mad = Mad::ZERO;
+        mad.set_header(&MadHeader {
+            base_version: 1,
+            class: MgmtClass(class),
+            class_version: version,
+            method: Method(method),
+            attribute: AttributeId::CLASS_PORT_INFO,
+            tid,
+            ..MadHeader::default()
+        });
+        mad
+    }
+
+    fn received(qp: SpecialQp, mad: Mad) -> Received {
+        let mut received = Received::looped_back(qp, mad);
+        received.wc.slid = Lid(4);
+        received
+    }
+
+    fn server(qp: SpecialQp, class: u8, version: u8) -> Registration {
+        Registration::server(qp, MgmtClass(class), version, Methods::GET_SET)
+    }
+
+    #[test]
+    fn an_unsolicited_mad_goes_to_who_registered_for_it() {
+        let mut dispatch = Dispatch::<4, 2>::new();
+        let dm = dispatch.register(server(GSI, 0x06, 1)).unwrap();
+        let sa = Registration::server(GSI, MgmtClass::SUBN_ADM, 2, Methods::SA_SERVER);
+        let sa = dispatch.register(sa).unwrap();
+        let mut to = |mad| dispatch.handle(&received(GSI, mad), NOW);
+        assert_eq!(to(mad(0x06, 1, 1, 9)), Delivery::Request { agent: dm });
+        assert_eq!(to(mad(0x03, 2, 0x12, 9)), Delivery::Request { agent: sa });
+        assert!(
+            matches!(to(mad(0x03, 1, 1, 9)), Delivery::Refused(_)),
+            "another version"
+        );
+        let unclaimed = Delivery::Dropped(Dropped::Unclaimed);
+        assert_eq!(to(mad(0x06, 1, 3, 9)), unclaimed, "another method");
+    }
+
+    #[test]
+    fn two_vendors_share_a_class_by_their_oui() {
+        let mut dispatch = Dispatch::<4, 2>::new();
+        let mut register = |oui| {
+            let registration = Registration {
+                oui,
+                ..server(GSI, 0x32, 1)
+            };
+            dispatch.register(registration)
+        };
+        let ping = register([0x00, 0x14, 0x05]).unwrap();
+        let other = register([1, 2, 3]).unwrap();
+        assert_eq!(register([1, 2, 3]), Err(RegisterError::Taken { by: other }));
+        let mut mad = mad(0x32, 1, 1, 9);
+        mad.0[37..40].copy_from_slice(&[0x00, 0x14, 0x05]);
+        let delivery = dispatch.handle(&received(GSI, mad), NOW);
+        assert_eq!(delivery, Delivery::Request { agent: ping });
+        mad.0[39] = 6;
+        let delivery = dispatch.handle(&received(GSI, mad), NOW);
+        assert!(matches!(delivery, Delivery::Refused(_)));
+    }
+
+    #[test]
+    fn what_nobody_serves_is_refused_as_it_came() {
+        let mut dispatch = Dispatch::<1, 1>::new();
+        let mut asked = mad(0x81, 1, 1, 0x0102_0304_0506_0708);
+        asked.0[6..8].copy_from_slice(&[3, 2]);
+        asked.0[200] = 0x77;
+        let delivery = dispatch.handle(&received(SMI, asked), NOW);
+        let mut expected = asked;
+        expected.0[3..6].copy_from_slice(&[0x81, 0x80, 0x0c]); // with the D bit
+        let refused = received(SMI, asked).reply(expected);
+        assert_eq!(delivery, Delivery::Refused(refused));
+        assert_eq!(refused.to, MadAddr::smi(Lid(4), Sl::new(0)));
+        for method in [3, 5, 6, 7, 0x12, 0x81, 0x86] {
+            let refusal = refusal(&mad(0x04, 1, method, 9));
+            assert_eq!(refusal, None, "method {method:#x}");
+        }
+        let mut ack = mad(0x32, 1, 1, 9);
+        ack.0[24..27].copy_from_slice(&[1, 2, 1]);
+        assert_eq!(refusal(&ack), None, "of a GetResp in segments");
+    }
+
+    #[test]
+    fn an_acknowledgement_that_looks_like_a_request_reaches_the_server() {
+        let mut dispatch = Dispatch::<1, 1>::new();
+        let sa = Registration::server(GSI, MgmtClass::SUBN_ADM, 2, Methods::SA_SERVER);
+        let agent = dispatch.register(sa).unwrap();
+        let mut ack = mad(0x03, 2, 0x12, 9);
+        ack.0[24..28].copy_from_slice(&[1, 2, 1, 0]);
+        let delivery = dispatch.handle(&received(GSI, ack), NOW);
+        assert_eq!(delivery, Delivery::Request { agent });
+        assert!(crate::rmpp::is_control(&ack));
+    }
+
+    #[test]
+    fn a_response_finds_the_agent_whose_transaction_it_is() {
+        let mut dispatch = Dispatch::<3, 2>::new();
+        let sa = dispatch.register(Registration::sa_client()).unwrap();
+        let client = dispatch.register(Registration::client(GSI)).unwrap();
+        let to = MadAddr::gsi(Lid(4), Sl::new(0), 0);
+        let mad_out = mad(0x04, 1, 1, 0);
+        let outgoing = Outgoing { to, mad: mad_out };
+        let patience = Patience::QUERY;
+        let request = dispatch.request(client, &outgoing, patience, NOW).unwrap();
+        assert!(matches!(dispatch.poll(NOW), DispatchNext::Send(_)));
+        let mut response = |class, version, tid| {
+            let received = received(GSI, mad(class, version, 0x81, tid));
+            dispatch.handle(&received, NOW)
+        };
+        let (agent, none) = (sa, None);
+        let own = Delivery::Response {
+            agent,
+            request: none,
+        };
+        assert_eq!(response(0x03, 2, sa.tid(77)), own);
+        let not_asked = Delivery::Dropped(Dropped::NotAsked);
+        assert_eq!(response(0x04, 1, client.tid(request.0 + 1)), not_asked);
+        let (agent, request) = (client, Some(request));
+        let asked = Delivery::Response { agent, request };
+        let tid = client.tid(request.unwrap().0);
+        assert_eq!(response(0x04, 1, tid), asked);
+        assert_eq!(response(0x04, 1, tid), not_asked, "once");
+        let nobody = Delivery::Dropped(Dropped::NoSuchAgent);
+        assert_eq!(response(0x04, 1, 0x99 << 32), nobody);
+    }
+
+    #[test]
+    fn an_agent_that_is_gone_gets_nothing_and_its_identity_is_not_used_again() {
+        let mut dispatch = Dispatch::<2, 2>::new();
+        let first = dispatch.register(server(GSI, 0x06, 1)).unwrap();
+        let to = MadAddr::gsi(Lid(4), Sl::new(0), 0);
+        let outgoing = Outgoing {
+            to,
+            mad: mad(0x06, 1, 1, 0),
+        };
+        let request = dispatch
+            .request(first, &outgoing, Patience::QUERY, NOW)
+            .unwrap();
+        dispatch.unregister(first);
+        assert_eq!(dispatch.poll(NOW), DispatchNext::WaitUntil(Instant::NEVER));
+        let second = dispatch.register(server(GSI, 0x06, 1)).unwrap();
+        assert_ne!(first, second);
+        let late = received(GSI, mad(0x06, 1, 0x81, first.tid(request.0)));
+        let delivery = dispatch.handle(&late, NOW);
+        assert_eq!(delivery, Delivery::Dropped(Dropped::NoSuchAgent));
+    }
+
+    #[test]
+    fn a_class_keeps_to_its_qp_and_a_version_to_its_number() {
+        let mut dispatch = Dispatch::<1, 1>::new();
+        let class = MgmtClass(0x06);
+        let wrong = Err(RegisterError::WrongQp { class });
+        assert_eq!(dispatch.register(server(SMI, 0x06, 1)), wrong);
+        let delivery = dispatch.handle(&received(SMI, mad(0x06, 1, 1, 9)), NOW);
+        assert_eq!(delivery, Delivery::Dropped(Dropped::WrongQp(class)));
+        let mut old = mad(0x06, 1, 1, 9);
+        old.0[0] = 0;
+        let delivery = dispatch.handle(&received(GSI, old), NOW);
+        assert_eq!(delivery, Delivery::Dropped(Dropped::Version(0)));
+    }
+
+    #[test]
+    fn communication_management_is_send_but_for_its_class_port_info() {
+        let mut dispatch = Dispatch::<1, 1>::new();
+        let methods = Methods::GET_SET.and(Method::SEND);
+        let cm = Registration::server(GSI, MgmtClass::CM, 2, methods);
+        let agent = dispatch.register(cm).unwrap();
+        let mut to = |mad| dispatch.handle(&received(GSI, mad), NOW);
+        assert_eq!(to(mad(0x07, 2, 3, 9)), Delivery::Request { agent });
+        assert_eq!(to(mad(0x07, 2, 1, 9)), Delivery::Request { agent });
+        let mut get = mad(0x07, 2, 1, 9);
+        get.0[17] = 0x10;
+        assert!(matches!(to(get), Delivery::Refused(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_is_told_of_a_mad_asked_for_it(
+            registrations in proptest::collection::vec(
+                (any::<bool>(), prop_oneof![Just(1_u8), Just(0x81), Just(3), Just(6), Just(0x32)],
+                 1..3_u8, 0..3_u8, any::<u128>()),
+                0..6
+            ),
+            qp: bool,
+            class in prop_oneof![Just(1_u8), Just(0x81), Just(3), Just(6), Just(0x32), any::<u8>()],
+            version in 1..3_u8, method: u8, oui in 0..3_u8, tid_agent in 0..8_u64,
+        ) {
+            let qp_of = |smi| if smi { SMI } else { GSI };
+            let mut dispatch = Dispatch::<4, 1>::new();
+            let mut agents = Vec::new();
+            for (smi, class, class_version, oui, methods) in registrations {
+                let wanted = Registration {
+                    oui: [0, 0, oui],
+                    methods: Methods(methods),
+                    class_version,
+                    ..server(qp_of(smi), class, 1)
+                };
+                match dispatch.register(wanted) {
+                    Ok(agent) => agents.push((agent, wanted)),
+                    Err(RegisterError::Taken { by }) => {
+                        let (_, other) = agents.iter().find(|(agent, _)| *agent == by).unwrap();
+                        prop_assert!(other.collides(&wanted));
+                    }
+                    Err(RegisterError::TooManyAgents { limit }) => prop_assert_eq!(agents.len(), limit),
+                    Err(_) => prop_assert!(!qp_of(smi).carries(MgmtClass(class))),
+                }
+            }
+            let mut mad = mad(class, version, method, tid_agent << 32);
+            mad.0[39] = oui;
+            let received = received(qp_of(qp), mad);
+            let header = received.header();
+            let takes = |(_, wanted): &&(AgentId, Registration)| {
+                wanted.takes(received.qp, &header, [0, 0, oui])
+            };
+            match dispatch.handle(&received, NOW) {
+                Delivery::Request { agent } => {
+                    prop_assert!(!header.is_response());
+                    let takers: Vec<_> = agents.iter().filter(takes).map(|(agent, _)| *agent).collect();
+                    prop_assert_eq!(takers, [agent], "he, and nobody else");
+                }
+                Delivery::Response { .. } => prop_assert!(false, "nobody asked"),
+                Delivery::Refused(refusal) => {
+                    prop_assert!(matches!(method, 1 | 2));
+                    prop_assert_eq!(agents.iter().find(takes), None);
+                    prop_assert_eq!(&refusal.mad.0[6..], &mad.0[6..]);
+                }
+                Delivery::Dropped(why) => prop_assert_eq!(
+                    why == Dropped::WrongQp(header.class), !received.qp.carries(header.class)
+                ),
+            }
+        }
+    }
 }

@@ -259,3 +259,166 @@ pub(crate) fn set_tid(outgoing: &mut Outgoing, tid: u64) {
         place.copy_from_slice(&tid.to_be_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MadAddr, SpecialQp};
+    use core_ib::wire::mad::{AttributeId, Mad, Method, Smp};
+    use core_ib::{Lid, Sl};
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const AGENT: AgentId = AgentId::new(5);
+
+    const fn ms(millis: u64) -> Instant {
+        Instant(millis * 1_000_000)
+    }
+
+    fn outgoing(lid: u16) -> Outgoing {
+        let smp = Smp::lid_routed(Method::GET, AttributeId::SM_INFO, 0);
+        Outgoing {
+            to: MadAddr::smi(Lid(lid), Sl::new(0)),
+            mad: Mad(smp.to_bytes()),
+        }
+    }
+
+    fn answer(tid: u64, lid: u16, status: MadStatus) -> Received {
+        let mut mad = outgoing(lid).mad;
+        let mut header = mad.header().reply(status).unwrap();
+        header.tid = tid;
+        mad.set_header(&header);
+        let mut received = Received::looped_back(SpecialQp::Smi, mad);
+        received.wc.slid = Lid(lid);
+        received
+    }
+
+    #[test]
+    fn only_the_one_who_was_asked_can_answer_and_only_once() {
+        let mut requests = Requests::<2>::new();
+        let id = requests
+            .start(AGENT, &outgoing(7), Patience::new(100, 1), ms(0))
+            .unwrap();
+        let RequestsNext::Send(sent) = requests.poll(ms(0)) else {
+            panic!("is due");
+        };
+        let tid = sent.mad.header().tid;
+        assert_eq!(tid, AGENT.tid(id.0));
+        let ok = MadStatus::OK;
+        for wrong in [answer(tid + 1, 7, ok), answer(tid, 8, ok)] {
+            assert_eq!(requests.answer(&wrong, ms(1)), Answer::ToNothing);
+        }
+        let mut other_class = answer(tid, 7, ok);
+        other_class.mad.0[1] = 0x81;
+        assert_eq!(requests.answer(&other_class, ms(1)), Answer::ToNothing);
+        assert_eq!(
+            requests.answer(&answer(tid, 7, MadStatus::BUSY), ms(1)),
+            Answer::Busy
+        );
+        assert_eq!(requests.answer(&answer(tid, 7, ok), ms(2)), Answer::To(id));
+        assert_eq!(
+            requests.answer(&answer(tid, 7, ok), ms(3)),
+            Answer::ToNothing
+        );
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn the_d_bit_of_a_directed_route_is_no_status() {
+        let smp = Smp::directed(Method::GET, AttributeId::NODE_INFO, 0, &[1]).unwrap();
+        let mad = Mad(smp.to_bytes());
+        let to = MadAddr::DIRECTED;
+        let mut requests = Requests::<1>::new();
+        let asked = Outgoing { to, mad };
+        let id = requests.start(AGENT, &asked, Patience::SMP, ms(0)).unwrap();
+        requests.poll(ms(0));
+        let mut reply = answer(AGENT.tid(id.0), 3, MadStatus(0x8000));
+        reply.mad.0[1] = 0x81;
+        assert_eq!(requests.answer(&reply, ms(1)), Answer::To(id));
+    }
+
+    #[test]
+    fn a_full_table_says_how_large_it_is_and_a_cancelled_request_makes_room() {
+        let mut requests = Requests::<1>::new();
+        let patience = Patience::SMP;
+        let id = requests
+            .start(AGENT, &outgoing(7), patience, ms(0))
+            .unwrap();
+        let more = requests.start(AGENT, &outgoing(8), patience, ms(0));
+        assert_eq!(more, Err(TooManyRequests { limit: 1 }));
+        assert!(requests.cancel(id, ms(0)));
+        let (agent, request, why) = (AGENT, id, NoAnswer::Cancelled);
+        let failed = RequestsNext::Failed {
+            agent,
+            request,
+            why,
+        };
+        assert_eq!(requests.poll(ms(0)), failed);
+        assert!(!requests.cancel(id, ms(0)));
+        assert!(requests.start(AGENT, &outgoing(8), patience, ms(0)).is_ok());
+    }
+
+    #[test]
+    fn a_peer_that_moved_is_asked_there_from_the_beginning() {
+        let mut requests = Requests::<1>::new();
+        let patience = Patience::new(100, 0);
+        requests
+            .start(AGENT, &outgoing(7), patience, ms(0))
+            .unwrap();
+        requests.poll(ms(0));
+        requests.readdress(|outgoing| outgoing.to.lid = Lid(9), patience, ms(50));
+        let next = requests.poll(ms(50));
+        assert!(matches!(next, RequestsNext::Send(sent) if sent.to.lid == Lid(9)));
+        assert_eq!(requests.poll(ms(60)), RequestsNext::WaitUntil(ms(150)));
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_ends_once_by_answer_or_failure(
+            starts in proptest::collection::vec((0..300_u64, any::<bool>()), 1..30),
+        ) {
+            let mut requests = Requests::<4>::new();
+            let (mut now, mut started, mut ended) = (0, Vec::new(), Vec::new());
+            for (wait, answers) in starts.into_iter().chain([(1000, false); 3]) {
+                now += wait;
+                if now < 10_000 && let Ok(id) = requests.start(AGENT, &outgoing(7), Patience::new(100, 2), ms(now)) {
+                    prop_assert!(!started.contains(&id), "a number is not given twice");
+                    started.push(id);
+                }
+                loop {
+                    match requests.poll(ms(now)) {
+                        RequestsNext::Send(sent) => {
+                            let tid = sent.mad.header().tid;
+                            if answers {
+                                let reply = answer(tid, 7, MadStatus::OK);
+                                if let Answer::To(id) = requests.answer(&reply, ms(now)) {
+                                    ended.push(id);
+                                }
+                            }
+                        }
+                        RequestsNext::Failed { request, .. } => ended.push(request),
+                        RequestsNext::WaitUntil(at) => {
+                            prop_assert!(at > ms(now));
+                            break;
+                        }
+                    }
+                }
+            }
+            // Whoever is left times out.
+            now += 10_000;
+            for _ in 0..4 {
+                loop {
+                    match requests.poll(ms(now)) {
+                        RequestsNext::Failed { request, .. } => ended.push(request),
+                        RequestsNext::Send(_) => {}
+                        RequestsNext::WaitUntil(_) => break,
+                    }
+                }
+                now += 1000;
+            }
+            started.sort_by_key(|id| id.0);
+            ended.sort_by_key(|id| id.0);
+            prop_assert_eq!(started, ended);
+        }
+    }
+}

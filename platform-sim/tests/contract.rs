@@ -96,6 +96,15 @@ fn the_contract_holds_in_virtual_time_whatever_the_seed() {
 }
 
 #[test]
+fn the_contract_holds_on_a_machine_without_64_bit_accesses() {
+    for case in contract::cases() {
+        let narrow = true;
+        let config = config(7, Mode::Virtual);
+        holds(Config { narrow, ..config }, case);
+    }
+}
+
+#[test]
 fn the_contract_holds_in_real_time() {
     for case in contract::cases() {
         holds(config(0, Mode::RealTime), case);

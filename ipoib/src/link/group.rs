@@ -6,9 +6,10 @@
 //! leave behind the join that followed it. protocols 4.6, 6.4.
 
 use super::backoff::{retry_at, soon};
-use super::sa::{GroupAnswer, JoinState, SaFailure};
+use super::sa::{GroupAnswer, SaFailure};
 use crate::profile::Timers;
 use core_ib::verbs::{AhAttr, GlobalRoute};
+use core_ib::wire::mad::JoinState;
 use core_ib::{Gid, Instant, Lid};
 
 /// Tries until frames no longer wait for a group.
@@ -100,7 +101,7 @@ impl Group {
             deadline: now,
             tries: 0,
             record: None,
-            member: JoinState(0),
+            member: JoinState::empty(),
             attached: None,
             attach_after: Instant(0),
             no_send_only_full: false,
@@ -121,10 +122,10 @@ impl Group {
     /// What we want to be.
     fn wanted(&self, up: bool) -> JoinState {
         match (up, self.listeners, self.sending) {
-            (true, 1.., _) => JoinState::FULL,
+            (true, 1.., _) => JoinState::FULL_MEMBER,
             (true, 0, true) if self.no_send_only_full => JoinState::SEND_ONLY_NON_MEMBER,
-            (true, 0, true) => JoinState::SEND_ONLY_FULL,
-            _ => JoinState(0),
+            (true, 0, true) => JoinState::SEND_ONLY_FULL_MEMBER,
+            _ => JoinState::empty(),
         }
     }
 
@@ -165,7 +166,7 @@ impl Group {
         self.record = None;
         self.failure = None;
         if self.phase != Phase::Leaving {
-            self.member = JoinState(0);
+            self.member = JoinState::empty();
         }
         self.renew(now);
     }
@@ -235,7 +236,7 @@ impl Group {
 
     /// A join as `asked` was asked for under `serial`; no answer by `limit` counts as one.
     pub(super) fn joining(&mut self, asked: JoinState, serial: u32, limit: Instant) {
-        self.member.0 |= asked.0;
+        self.member |= asked;
         (self.phase, self.serial, self.deadline) = (Phase::Joining, serial, limit);
     }
 
@@ -291,7 +292,7 @@ impl Group {
 
     /// The answer to a leave, whatever it was: if the SA does not know it yet, its own sweep will.
     pub(super) fn left(&mut self, now: Instant) {
-        self.member = JoinState(0);
+        self.member = JoinState::empty();
         self.record = None;
         self.phase = Phase::Due;
         self.deadline = now;

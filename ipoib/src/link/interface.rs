@@ -248,6 +248,13 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         room.map(|room| (frame, room)).ok_or(SendError::NoFrame)
     }
 
+    /// Changes the header of a frame that was begun.
+    pub fn set_ether_type(&mut self, frame: FrameId, ether_type: EtherType) {
+        if let Some(bytes) = self.rings.bytes(frame) {
+            let _ = Encapsulation { ether_type }.write(bytes); // a frame has room for its header
+        }
+    }
+
     /// The datagram in a frame that was begun.
     pub fn datagram(&mut self, frame: FrameId) -> &[u8] {
         let len = self.len_of(frame);

@@ -26,6 +26,5 @@ pub use event::{
 pub use interface::{FrameInfo, LinkInterface, Step};
 pub use link::{Arrival, Link};
 pub use sa::{
-    GroupAnswer, GroupParams, JoinRequest, JoinState, LeaveRequest, PathAnswer, PathQuery,
-    SaFailure, Ticket,
+    GroupAnswer, GroupParams, JoinRequest, LeaveRequest, PathAnswer, PathQuery, SaFailure, Ticket,
 };

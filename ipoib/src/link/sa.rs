@@ -1,7 +1,8 @@
 //! What the link asks of the subnet administrator (SA), and what it wants to know of the answers: plain values, so that
-//! nothing here depends on how the SA is reached.
+//! nothing here depends on how the SA is reached. Each knows the record that carries it.
 
 use core_ib::wire::FlowLabel;
+use core_ib::wire::mad::{ComponentMask, JoinState, McMemberRecord, PathRecord, Selector};
 use core_ib::{Gid, Lid, Mtu, PKey, QKey, Rate, Sl};
 
 /// Names one request to the SA. Comes back with the answer; one that is late or unknown is counted and dropped.
@@ -56,6 +57,26 @@ pub struct PathQuery {
     pub traffic_class: u8,
 }
 
+impl PathQuery {
+    /// The record to get, and which of its components count.
+    pub fn record(&self) -> (PathRecord, ComponentMask) {
+        let record = PathRecord {
+            dgid: self.dgid,
+            sgid: self.sgid,
+            numb_path: 1,
+            tclass: self.traffic_class,
+            p_key: self.p_key,
+            ..PathRecord::default()
+        };
+        let mask = PathRecord::DGID
+            | PathRecord::SGID
+            | PathRecord::NUMB_PATH
+            | PathRecord::TCLASS
+            | PathRecord::P_KEY;
+        (record, mask)
+    }
+}
+
 /// The path that the SA gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathAnswer {
@@ -75,26 +96,17 @@ pub struct PathAnswer {
     pub traffic_class: u8,
 }
 
-/// Membership bits of a multicast group. protocols 4.6.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JoinState(pub u8);
-
-impl JoinState {
-    /// Receives and sends, and keeps the group alive.
-    pub const FULL: Self = Self(1);
-    /// Sends to a group that others keep alive.
-    pub const SEND_ONLY_NON_MEMBER: Self = Self(4);
-    /// Sends, and keeps the group alive. Not every SA knows it.
-    pub const SEND_ONLY_FULL: Self = Self(8);
-
-    /// Are all of `bits` set?
-    pub const fn contains(self, bits: Self) -> bool {
-        self.0 & bits.0 == bits.0
-    }
-
-    /// No membership at all?
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+impl From<&PathRecord> for PathAnswer {
+    fn from(record: &PathRecord) -> Self {
+        Self {
+            dlid: record.dlid,
+            slid: record.slid,
+            sl: record.sl,
+            rate: record.rate,
+            hop_limit: record.hop_limit,
+            flow_label: record.flow_label,
+            traffic_class: record.tclass,
+        }
     }
 }
 
@@ -133,6 +145,44 @@ pub struct JoinRequest {
     pub create: Option<GroupParams>,
 }
 
+impl JoinRequest {
+    /// The record to set, and which of its components count.
+    pub fn record(&self) -> (McMemberRecord, ComponentMask) {
+        let mut record = McMemberRecord {
+            mgid: self.mgid,
+            port_gid: self.port_gid,
+            p_key: self.p_key,
+            join_state: self.join_state,
+            ..McMemberRecord::default()
+        };
+        let mut mask = McMemberRecord::MGID
+            | McMemberRecord::PORT_GID
+            | McMemberRecord::P_KEY
+            | McMemberRecord::JOIN_STATE;
+        if let Some(params) = self.create {
+            record.q_key = params.q_key;
+            record.mtu_selector = Selector::Exactly;
+            record.mtu = params.mtu.into();
+            record.rate_selector = Selector::Exactly;
+            record.rate = params.rate;
+            record.sl = params.sl;
+            record.tclass = params.traffic_class;
+            record.flow_label = params.flow_label;
+            record.hop_limit = params.hop_limit;
+            mask |= McMemberRecord::Q_KEY
+                | McMemberRecord::MTU_SELECTOR
+                | McMemberRecord::MTU
+                | McMemberRecord::TCLASS
+                | McMemberRecord::RATE_SELECTOR
+                | McMemberRecord::RATE
+                | McMemberRecord::SL
+                | McMemberRecord::FLOW_LABEL
+                | McMemberRecord::HOP_LIMIT;
+        }
+        (record, mask)
+    }
+}
+
 /// SubnAdmDelete(MCMemberRecord): masks MGID, PortGID, JoinState.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaveRequest {
@@ -142,6 +192,20 @@ pub struct LeaveRequest {
     pub port_gid: Gid,
     /// What we no longer want to be.
     pub join_state: JoinState,
+}
+
+impl LeaveRequest {
+    /// The record to delete, and which of its components count.
+    pub fn record(&self) -> (McMemberRecord, ComponentMask) {
+        let record = McMemberRecord {
+            mgid: self.mgid,
+            port_gid: self.port_gid,
+            join_state: self.join_state,
+            ..McMemberRecord::default()
+        };
+        let mask = McMemberRecord::MGID | McMemberRecord::PORT_GID | McMemberRecord::JOIN_STATE;
+        (record, mask)
+    }
 }
 
 /// The group as the SA answered.
@@ -157,6 +221,29 @@ pub struct GroupAnswer {
     pub join_state: JoinState,
     /// The rest.
     pub params: GroupParams,
+}
+
+impl TryFrom<&McMemberRecord> for GroupAnswer {
+    type Error = SaFailure;
+
+    /// `BadAnswer` if the MTU is none of the five.
+    fn try_from(record: &McMemberRecord) -> Result<Self, SaFailure> {
+        Ok(Self {
+            mgid: record.mgid,
+            mlid: record.mlid,
+            p_key: record.p_key,
+            join_state: record.join_state,
+            params: GroupParams {
+                q_key: record.q_key,
+                mtu: record.mtu.mtu().ok_or(SaFailure::BadAnswer)?,
+                rate: record.rate,
+                sl: record.sl,
+                traffic_class: record.tclass,
+                flow_label: record.flow_label,
+                hop_limit: record.hop_limit,
+            },
+        })
+    }
 }
 
 /// Why the SA gave no answer that is of use.

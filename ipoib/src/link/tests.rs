@@ -1,6 +1,5 @@
 //! Tables of moments: what happens to a link, and what it then wants.
 
-use super::sa::JoinState;
 use super::*;
 use crate::profile::{Profile, Timers};
 use crate::room::Heap;
@@ -9,6 +8,7 @@ use core_ib::platform::PlatformError;
 use core_ib::verbs::{PortEvent, VerbsError};
 use core_ib::wire::FlowLabel;
 use core_ib::wire::ipoib::{LinkAddress, Scope, broadcast_gid, ipv4_multicast_gid};
+use core_ib::wire::mad::JoinState;
 use core_ib::{Gid, Guid, Instant, Lid, Mtu, PKey, QKey, Qpn, Rate, Sl};
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -112,8 +112,8 @@ const UP: Saw = State(LinkState::Up { mtu: 2044 });
 const KEPT: Result<Outcome, VerbsError> = Ok(Outcome::Kept);
 const RESTARTED: Result<Outcome, VerbsError> = Ok(Outcome::Restarted);
 const NO: SaFailure = SaFailure::Refused { status: 0x0200 };
-const FULL: JoinState = JoinState::FULL;
-const SENDS: JoinState = JoinState::SEND_ONLY_FULL;
+const FULL: JoinState = JoinState::FULL_MEMBER;
+const SENDS: JoinState = JoinState::SEND_ONLY_FULL_MEMBER;
 
 fn down(cause: DownCause) -> Saw {
     State(LinkState::Down(cause))
@@ -803,7 +803,7 @@ fn a_group_that_is_only_sent_to_is_joined_for_that_and_left_when_idle() {
 
 #[test]
 fn a_sender_that_listens_becomes_a_full_member() {
-    let both = JoinState(9);
+    let both = FULL | SENDS;
     let mut desk = up();
     desk.is(&[
         (
@@ -1087,7 +1087,7 @@ fn a_place_that_is_forgotten_leaves_no_frame_to_its_next_tenant() {
         (3, Ignore(group(1)), &[Join(group(1), SENDS, params())]), // the frame still wants to go
         (4, Joined(group(1), Err(SaFailure::NotSent)), &[]),
     ]);
-    let both = JoinState(9);
+    let both = FULL | SENDS;
     desk.is(&[
         (301_000, Nothing, &[Leave(group(1), both)]), // idle; what was asked for may be so
         (301_001, Left(group(1)), &[Lost(1, Unreachable)]),

@@ -351,6 +351,23 @@ impl PortState {
         )
     }
 
+    /// Enables no more than these, as far as the port has them.
+    pub fn enable(&mut self, widths: Option<LinkWidth>, speeds: Option<LinkSpeed>) {
+        if let Some(widths) = widths {
+            let widths = mad::LinkWidth::from_bits_retain(widths.0);
+            self.info.link_width_enabled = widths & self.info.link_width_supported;
+        }
+        if let Some(speeds) = speeds {
+            self.info.link_speed_enabled = base_speeds(speeds) & self.info.link_speed_supported;
+            let ext = ext_speeds(speeds) & self.info.link_speed_ext_supported;
+            self.info.link_speed_ext_enabled = if ext.is_empty() {
+                LinkSpeedExt::DISABLE
+            } else {
+                ext
+            };
+        }
+    }
+
     /// What the physical layer is asked for when the port polls.
     pub fn polling(&self) -> LinkControl {
         let (widths, speeds) = self.enabled();
@@ -391,6 +408,7 @@ impl NodeState {
         let mut state = Vec::with_capacity(tables);
         let mut port0 = PortState::new(caps, Some(port0_guid), 0);
         port0.info.phys_state = PortPhysState::LINK_UP;
+        port0.info.capability &= !(Capability::AUTO_MIGRATION | Capability::CM);
         port0.info.state = if enhanced_port0 {
             State::INIT
         } else {
@@ -402,6 +420,9 @@ impl NodeState {
         for _ in 0..ports {
             let mut port = PortState::new(caps, None, tables);
             port.info.guid_cap = 0;
+            // What is said of a switch is said of its port 0.
+            port.info.capability = Capability::empty();
+            port.info.gid_prefix = 0;
             state.push(port);
         }
         let info = SwitchInfo {

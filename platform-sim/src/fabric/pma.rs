@@ -3,32 +3,13 @@
 use super::counters::{Counter, PortCounts};
 use super::node::NodeState;
 use core_ib::wire::mad::{
-    AttributeId, ClassPortInfo, CounterSelect, GmpCapability, Mad, MadHeader, MadStatus, Method,
-    MgmtClass, PortCounters, TimeCode,
+    AttributeId, ClassPortInfo, CounterSelect, CounterSelectExt as E, CounterSelectExt2 as E2,
+    GmpCapability, Mad, MadHeader, MadStatus, Method, MgmtClass, PortCounters,
+    PortCountersExtended, TimeCode,
 };
 
-use zerocopy::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// PortCountersExtended, as far as every device has it: the counters of traffic.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct PortCountersExtended {
-    _reserved: u8,
-    port_select: u8,
-    select: U16,
-    select2: U32,
-    xmit_data: U64,
-    rcv_data: U64,
-    xmit_pkts: U64,
-    rcv_pkts: U64,
-    unicast_xmit_pkts: U64,
-    unicast_rcv_pkts: U64,
-    multicast_xmit_pkts: U64,
-    multicast_rcv_pkts: U64,
-}
-const _: () = assert!(size_of::<PortCountersExtended>() == 72);
-
+/// CapabilityMask2: PortCountersExtended has all counters.
+const FURTHER_COUNTERS: u32 = 1 << 1;
 /// PortSelect that means all ports.
 const ALL_PORTS: u8 = 0xff;
 
@@ -73,6 +54,7 @@ fn class_port_info(answer: &mut Mad) -> Outcome {
             | GmpCapability::PERF_EXTENDED
             | GmpCapability::PERF_XMIT_WAIT
             | GmpCapability::PERF_QP1_DROPPED,
+        capability2: FURTHER_COUNTERS,
         resp_time: TimeCode(16),
         ..ClassPortInfo::default()
     };
@@ -205,48 +187,112 @@ fn port_counters(node: &mut NodeState, in_port: u8, answer: &mut Mad, is_set: bo
 }
 
 fn extended(node: &mut NodeState, in_port: u8, answer: &mut Mad, is_set: bool) -> Outcome {
-    let data = answer.data_mut();
-    let (shown, rest) =
-        PortCountersExtended::mut_from_prefix(data).map_err(|_| MadStatus::INVALID_FIELD)?;
+    let mut shown: PortCountersExtended = answer.get().map_err(|_| MadStatus::INVALID_FIELD)?;
     let ports = selected(node, in_port, shown.port_select)?;
-    let select = shown.select.get();
-    let mut show = |counter: fn(&mut PortCounts) -> &mut Counter, bit: u16, value: &mut U64| {
+    let mut show = |chosen: bool, counter: fn(&mut PortCounts) -> &mut Counter, field: &mut u64| {
         let mut sum: u64 = 0;
         for &port in &ports {
             let Some(state) = node.port_mut(port) else {
                 continue;
             };
             let counter = counter(&mut state.counts);
-            if is_set && select & 1 << bit != 0 {
-                counter.set_extended(value.get());
+            if is_set && chosen {
+                counter.set_extended(*field);
             }
             sum = sum.saturating_add(counter.extended());
         }
-        value.set(sum);
+        *field = sum;
     };
-    show(|c| &mut c.xmit_data, 0, &mut shown.xmit_data);
-    show(|c| &mut c.rcv_data, 1, &mut shown.rcv_data);
-    show(|c| &mut c.xmit_pkts, 2, &mut shown.xmit_pkts);
-    show(|c| &mut c.rcv_pkts, 3, &mut shown.rcv_pkts);
-    show(
+    let (s, s2) = (shown.select, shown.select2);
+    let mut first = |bit, counter, field: &mut u64| show(s.contains(bit), counter, field);
+    first(E::XMIT_DATA, |c| &mut c.xmit_data, &mut shown.xmit_data);
+    first(E::RCV_DATA, |c| &mut c.rcv_data, &mut shown.rcv_data);
+    first(E::XMIT_PKTS, |c| &mut c.xmit_pkts, &mut shown.xmit_pkts);
+    first(E::RCV_PKTS, |c| &mut c.rcv_pkts, &mut shown.rcv_pkts);
+    first(
+        E::UNICAST_XMIT_PKTS,
         |c| &mut c.unicast_xmit_pkts,
-        4,
         &mut shown.unicast_xmit_pkts,
     );
-    show(|c| &mut c.unicast_rcv_pkts, 5, &mut shown.unicast_rcv_pkts);
-    show(
+    first(
+        E::UNICAST_RCV_PKTS,
+        |c| &mut c.unicast_rcv_pkts,
+        &mut shown.unicast_rcv_pkts,
+    );
+    first(
+        E::MULTICAST_XMIT_PKTS,
         |c| &mut c.multicast_xmit_pkts,
-        6,
         &mut shown.multicast_xmit_pkts,
     );
-    show(
+    first(
+        E::MULTICAST_RCV_PKTS,
         |c| &mut c.multicast_rcv_pkts,
-        7,
         &mut shown.multicast_rcv_pkts,
     );
-    shown.select2 = U32::ZERO;
-    rest.fill(0);
-    Ok(())
+    let mut further = |bit, counter, field: &mut u64| show(s2.contains(bit), counter, field);
+    further(
+        E2::SYMBOL_ERRORS,
+        |c| &mut c.symbol_errors,
+        &mut shown.symbol_errors,
+    );
+    further(
+        E2::LINK_ERROR_RECOVERY,
+        |c| &mut c.link_error_recovery,
+        &mut shown.link_error_recovery,
+    );
+    further(
+        E2::LINK_DOWNED,
+        |c| &mut c.link_downed,
+        &mut shown.link_downed,
+    );
+    further(E2::RCV_ERRORS, |c| &mut c.rcv_errors, &mut shown.rcv_errors);
+    further(
+        E2::RCV_REMOTE_PHYSICAL_ERRORS,
+        |c| &mut c.rcv_remote_physical_errors,
+        &mut shown.rcv_remote_physical_errors,
+    );
+    further(
+        E2::RCV_SWITCH_RELAY_ERRORS,
+        |c| &mut c.rcv_switch_relay_errors,
+        &mut shown.rcv_switch_relay_errors,
+    );
+    further(
+        E2::XMIT_DISCARDS,
+        |c| &mut c.xmit_discards,
+        &mut shown.xmit_discards,
+    );
+    further(
+        E2::XMIT_CONSTRAINT_ERRORS,
+        |c| &mut c.xmit_constraint_errors,
+        &mut shown.xmit_constraint_errors,
+    );
+    further(
+        E2::RCV_CONSTRAINT_ERRORS,
+        |c| &mut c.rcv_constraint_errors,
+        &mut shown.rcv_constraint_errors,
+    );
+    further(
+        E2::LOCAL_LINK_INTEGRITY_ERRORS,
+        |c| &mut c.local_link_integrity_errors,
+        &mut shown.local_link_integrity_errors,
+    );
+    further(
+        E2::EXCESSIVE_BUFFER_OVERRUN_ERRORS,
+        |c| &mut c.excessive_buffer_overrun_errors,
+        &mut shown.excessive_buffer_overrun_errors,
+    );
+    further(
+        E2::VL15_DROPPED,
+        |c| &mut c.vl15_dropped,
+        &mut shown.vl15_dropped,
+    );
+    further(E2::XMIT_WAIT, |c| &mut c.xmit_wait, &mut shown.xmit_wait);
+    further(
+        E2::QP1_DROPPED,
+        |c| &mut c.qp1_dropped,
+        &mut shown.qp1_dropped,
+    );
+    answer.put(&shown).map_err(|_| MadStatus::INVALID_FIELD)
 }
 
 /// Is this MAD one of the performance class?

@@ -41,13 +41,13 @@ fn put(notice: &mut Notice, offset: usize, bytes: &[u8]) {
 
 impl NodeState {
     /// A notice of this node without details, to be sent from `port`.
-    fn notice(&mut self, number: u16, kind: NoticeType) -> Notice {
+    fn notice(&mut self, number: TrapNumber) -> Notice {
         self.traps.count = self.traps.count.wrapping_add(1) & 0x7fff;
         Notice {
             is_generic: true,
-            kind,
+            kind: number.kind().unwrap_or(NoticeType::INFO),
             producer: ProducerType(u32::from(self.node_type.0)),
-            number: TrapNumber(number),
+            number,
             count: self.traps.count,
             ..Notice::default()
         }
@@ -75,14 +75,14 @@ impl NodeState {
 
     /// Trap 128: the state of a link of this switch changed.
     pub(super) fn link_state_notice(&mut self) {
-        let mut notice = self.notice(128, NoticeType::URGENT);
+        let mut notice = self.notice(TrapNumber::LINK_STATE_CHANGE);
         put(&mut notice, 10, &self.end_lid(0).0.to_be_bytes());
         self.report(0, notice);
     }
 
     /// Trap 256: an SMP with a wrong M_Key came from `slid`.
     pub(super) fn m_key_notice(&mut self, port: u8, slid: Lid, smp: &Smp) {
-        let mut notice = self.notice(256, NoticeType::SECURITY);
+        let mut notice = self.notice(TrapNumber::BAD_M_KEY);
         put(&mut notice, 12, &slid.0.to_be_bytes());
         put(&mut notice, 16, &[smp.header.method.0]);
         put(&mut notice, 18, &smp.header.attribute.0.to_be_bytes());
@@ -103,8 +103,8 @@ impl NodeState {
     /// Trap 257 or 258: a packet with a wrong P_Key or Q_Key came to `port`, whose counter is raised too.
     pub fn key_violation(&mut self, port: u8, violation: &KeyViolation) {
         let number = match violation.key {
-            BadKey::P(_) => 257,
-            BadKey::Q(_) => 258,
+            BadKey::P(_) => TrapNumber::BAD_P_KEY,
+            BadKey::Q(_) => TrapNumber::BAD_Q_KEY,
         };
         if let Some(state) = self.port_mut(port) {
             let counter = match violation.key {
@@ -117,7 +117,7 @@ impl NodeState {
             BadKey::P(key) => u32::from(key.0),
             BadKey::Q(key) => key.0,
         };
-        let mut notice = self.notice(number, NoticeType::SECURITY);
+        let mut notice = self.notice(number);
         put(&mut notice, 12, &violation.slid.0.to_be_bytes());
         put(&mut notice, 14, &violation.dlid.0.to_be_bytes());
         put(&mut notice, 16, &key.to_be_bytes());
@@ -129,6 +129,30 @@ impl NodeState {
             put(&mut notice, 44, &dgid.0);
         }
         self.report(self.end_port(port), notice);
+    }
+
+    /// Trap 259: a packet with a P_Key that external port `port` of this switch does not let through.
+    pub(super) fn external_p_key_notice(&mut self, port: u8, violation: &KeyViolation) {
+        let BadKey::P(key) = violation.key else {
+            return;
+        };
+        let mut notice = self.notice(TrapNumber::BAD_P_KEY_SWITCH);
+        // DataValid: a bit for each of LIDs, P_Key, SL, QPs, and for the GIDs if there is a GRH.
+        let valid: u16 = if violation.gids.is_some() { 0xff } else { 0x3f };
+        put(&mut notice, 10, &valid.to_be_bytes());
+        put(&mut notice, 12, &violation.slid.0.to_be_bytes());
+        put(&mut notice, 14, &violation.dlid.0.to_be_bytes());
+        put(&mut notice, 16, &key.0.to_be_bytes());
+        put(&mut notice, 18, &[violation.sl.get() << 4]);
+        put(&mut notice, 19, &violation.src_qp.to_wire());
+        put(&mut notice, 23, &violation.dest_qp.to_wire());
+        if let Some((sgid, dgid)) = violation.gids {
+            put(&mut notice, 26, &sgid.0);
+            put(&mut notice, 42, &dgid.0);
+        }
+        put(&mut notice, 58, &self.end_lid(0).0.to_be_bytes());
+        put(&mut notice, 60, &[port]);
+        self.report(0, notice);
     }
 
     /// May `port` send a trap? protocols 3.10.3.

@@ -5,111 +5,22 @@
 //! driver code meets the machine (register accesses, locks, barriers, the clock) each cost it a little time, and it
 //! runs on until something else is due earlier.
 
-use super::clock::{Clock, Waker};
-use super::context::{self, Body, ContextId};
+use super::clock::Clock;
+use super::context::{Body, ContextId};
 use super::host::Host;
+use super::interrupt::HandlerRef;
 use super::locks::{LockId, Locks};
 use super::timeline::{Due, Timeline};
 use super::trace::Trace;
 use super::{
-    Delivery, HostId, OnReport, PciFunction, Report, ReportKind, SplitMix64, TimerId, Wire, WireEnd,
+    Config, Delivery, HostId, Mode, OnReport, PciFunction, Report, ReportKind, SplitMix64,
+    Statistics, TimerId, Wire, WireEnd,
 };
 use core::fmt;
 use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::Handled;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use super::interrupt::HandlerRef;
-
-/// What time a world keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Time of its own, from one seed: the same seed gives the same run, byte for byte.
-    #[default]
-    Virtual,
-    /// The wall's. Sleeps when idle.
-    RealTime,
-}
-
-/// How a world behaves. `Config::default()` is what tests want.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Chooses everything that is left to chance.
-    pub seed: u64,
-    /// Which clock.
-    pub mode: Mode,
-    /// What to do about offences.
-    pub on_report: OnReport,
-    /// Bytes of stack reserved for each context, beyond which is a guard page. Untouched stack costs nothing.
-    pub stack: usize,
-    /// Bytes of stack that a context may use before that is an offence. Kernels have 16 KiB; unoptimised code needs
-    /// more.
-    pub stack_budget: Option<usize>,
-    /// Mean time that code takes from one point to the next. Virtual time.
-    pub step: Duration,
-    /// How often, in parts of a million, a processor is taken away at a point. Virtual time.
-    pub stalls: u32,
-    /// Longest time for which it is.
-    pub stall: Duration,
-    /// Longest time that a store to a register is on its way. Virtual time.
-    pub posting: Duration,
-    /// Longest time from an interrupt to its handler. Virtual time.
-    pub interrupt_latency: Duration,
-    /// How often a register may be read in a row with the same answer.
-    pub spin_limit: u32,
-    /// How long [`World::finish`](super::World::finish) waits.
-    pub patience: Duration,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            seed: 0,
-            mode: Mode::Virtual,
-            on_report: OnReport::Panic,
-            stack: 256 << 10,
-            stack_budget: if cfg!(debug_assertions) {
-                None
-            } else {
-                Some(16 << 10)
-            },
-            step: Duration::from_nanos(40),
-            stalls: 200,
-            stall: Duration::from_micros(20),
-            posting: Duration::from_nanos(300),
-            interrupt_latency: Duration::from_micros(2),
-            spin_limit: 1_000_000,
-            patience: Duration::from_secs(600),
-        }
-    }
-}
-
-/// What a run has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Loads from registers.
-    pub register_reads: u64,
-    /// Stores to registers.
-    pub register_writes: u64,
-    /// Times that a context was resumed.
-    pub switches: u64,
-    /// Interrupt handlers run.
-    pub interrupts: u64,
-    /// Of those, on top of other code.
-    pub strikes: u64,
-    /// Packets handed to the wire.
-    pub packets_sent: u64,
-    /// Packets handed to a function.
-    pub packets_received: u64,
-    /// Timers of functions that came due.
-    pub timers: u64,
-    /// Times that real time put the process to sleep.
-    pub sleeps: u64,
-    /// Most stack that any context used, in bytes; those that have finished, and all at the end.
-    pub stack_used: usize,
-}
 
 /// What a context waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +116,11 @@ pub(super) struct Engine {
     pub(super) completions: Vec<CompletionState>,
     pub(super) free_completions: Vec<usize>,
     pub(super) reports: Vec<Report>,
-    raised: Option<String>,
+    pub(super) raised: Option<String>,
     pub(super) statistics: Statistics,
     pub(super) trace: Trace,
+    /// When files and wakers were last looked at. Real time.
+    pub(super) looked: Instant,
     /// Points since the wall clock was read.
     points: u32,
     /// Things done since time last moved.
@@ -221,6 +134,8 @@ pub(super) struct Engine {
 const AT_ONCE: u32 = 10_000_000;
 /// In real time, the clock is read, and others may run, once in so many points.
 const POINTS: u32 = 32;
+/// In real time, so much passes at most from one look at files and wakers to the next.
+const LOOK: Duration = Duration::from_micros(500);
 
 impl Engine {
     pub(super) fn new(config: Config, wire: Box<dyn Wire>) -> Self {
@@ -249,6 +164,7 @@ impl Engine {
             raised: None,
             statistics: Statistics::default(),
             trace: Trace::new(),
+            looked: Instant(0),
             points: 0,
             at_once: 0,
             inline: false,
@@ -292,6 +208,11 @@ impl Engine {
         }
     }
 
+    /// Real time: is it time to look at files and wakers, however busy the world is?
+    pub(super) fn looks_outside(&self) -> bool {
+        self.now.since(self.looked) > LOOK
+    }
+
     /// A point of context `me`.
     pub(super) fn step(&mut self, me: ContextId) -> Step {
         let state = self.context(me).map(|context| context.state);
@@ -314,6 +235,10 @@ impl Engine {
                 }
                 self.points = 0;
                 self.refresh();
+                if self.looks_outside() {
+                    self.schedule(me, self.now);
+                    return Step::GiveWay;
+                }
                 self.now
             }
         };
@@ -517,10 +442,7 @@ impl Engine {
             self.wake(joiner);
         }
         for lock in held {
-            let title = self
-                .locks
-                .get(lock)
-                .map_or(String::new(), |lock| lock.title());
+            let title = self.locks.title(lock);
             let what = format_args!("context \"{name}\" ended with {title} held");
             self.report(host, ReportKind::NotHeld, what);
         }
@@ -697,10 +619,7 @@ impl Engine {
             return false;
         }
         if let Some(&lock) = context.locks.last() {
-            let title = self
-                .locks
-                .get(lock)
-                .map_or(String::new(), |lock| lock.title());
+            let title = self.locks.title(lock);
             let what = format_args!("{what} with {title} held");
             self.report(host, ReportKind::LockAcrossWait, what);
         }
@@ -763,154 +682,5 @@ impl Engine {
             format!("until {:?}", Duration::from_nanos(context.deadline.0))
         };
         format!("{what} (for {since:?}, {until})")
-    }
-}
-
-/// A world as its platforms see it.
-pub(super) struct Shared {
-    /// Tells contexts of one world from those of another.
-    pub(super) world: u64,
-    engine: Mutex<Engine>,
-    pub(super) waker: Waker,
-}
-
-impl Shared {
-    pub(super) fn new(world: u64, engine: Engine, waker: Waker) -> Self {
-        Self {
-            world,
-            engine: Mutex::new(engine),
-            waker,
-        }
-    }
-
-    /// The state. Never held while other code runs, so a panic cannot have left it half changed for long.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The context that calls.
-    pub(super) fn me(&self) -> Option<ContextId> {
-        context::current(self.world)
-    }
-
-    /// `f` on the state, on the scheduler's stack. Panics afterwards if an offence was noted that is to.
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        let (result, raised) = context::on_big_stack(|| {
-            let mut engine = self.lock();
-            let result = f(&mut engine);
-            (result, engine.raised.take())
-        });
-        if let Some(raised) = raised {
-            self.raise(raised);
-        }
-        result
-    }
-
-    #[cold]
-    fn raise(&self, raised: String) {
-        if !std::thread::panicking() {
-            panic!("{raised}");
-        }
-    }
-
-    /// A point, then `f` on the state.
-    pub(super) fn access<R>(&self, mut f: impl FnMut(&mut Engine) -> R) -> R {
-        let Some(me) = self.me() else {
-            return self.with(f);
-        };
-        let first = self.with(|engine| match engine.step(me) {
-            Step::Go => Ok(f(engine)),
-            other => Err(other),
-        });
-        match first {
-            Ok(result) => result,
-            Err(step) => {
-                self.rest_of_point(me, step);
-                self.with(f)
-            }
-        }
-    }
-
-    /// A point: others may run, an interrupt may strike.
-    pub(super) fn point(&self) {
-        self.access(|_| ());
-    }
-
-    pub(super) fn rest_of_point(&self, me: ContextId, step: Step) {
-        let mut step = step;
-        if step == Step::GiveWay {
-            context::suspend();
-            step = self.with(|engine| engine.strike(me));
-        }
-        if step == Step::Strike {
-            self.take_interrupt(me);
-        }
-    }
-
-    /// Handles one interrupt on top of `me`, if one is due; says whether one was.
-    pub(super) fn take_interrupt(&self, me: ContextId) -> bool {
-        let Some((vector, handler)) = self.with(|engine| engine.begin_interrupt(me)) else {
-            return false;
-        };
-        let handled = handler.call();
-        self.with(|engine| engine.end_interrupt(me, vector, handled));
-        true
-    }
-
-    /// Waits for `what`, at most until `deadline`, unless `ready` says that it is so already (asked at once with
-    /// going to sleep).
-    ///
-    /// # Panics
-    ///
-    /// In no context.
-    pub(super) fn block(
-        &self,
-        what: Waiting,
-        deadline: Instant,
-        ready: impl FnOnce(&mut Engine, ContextId) -> bool,
-    ) {
-        let Some(me) = self.me() else {
-            panic!("only a context of a world can wait; spawn one");
-        };
-        let sleeps = self.with(|engine| {
-            let ready = ready(engine, me);
-            if !ready {
-                engine.wait(me, what, deadline);
-            }
-            !ready
-        });
-        if sleeps {
-            context::suspend();
-        }
-    }
-
-    /// For who is not in a context: the scheduler may be asleep.
-    pub(super) fn nudge(&self) {
-        if self.me().is_none() {
-            self.waker.wake();
-        }
-    }
-
-    /// What the context that takes interrupts of an idle host does, until the world ends.
-    pub(super) fn idle(&self) {
-        let Some(me) = self.me() else {
-            return;
-        };
-        loop {
-            self.point();
-            if self.take_interrupt(me) {
-                continue;
-            }
-            let mut stopping = false;
-            self.block(Waiting::Interrupts, Instant::NEVER, |engine, me| {
-                stopping = engine.stopping;
-                let host = engine.context(me).map(|context| context.host);
-                let host = host.and_then(|id| engine.host(id));
-                stopping || host.is_some_and(|host| host.interrupts.due() > 0)
-            });
-            if stopping {
-                return;
-            }
-        }
     }
 }

@@ -257,6 +257,22 @@ impl Engine {
         }
     }
 
+    /// Loads as the machine's processors do.
+    pub(super) fn load(&mut self, id: HostId, bar: u8, offset: u64, data: &mut [u8]) {
+        let width = if self.config.narrow { 4 } else { 8 };
+        for (at, part) in (offset..).step_by(width).zip(data.chunks_mut(width)) {
+            self.mmio_read(id, bar, at, part);
+        }
+    }
+
+    /// Stores as the machine's processors do.
+    pub(super) fn store(&mut self, id: HostId, bar: u8, offset: u64, data: &[u8]) {
+        let width = if self.config.narrow { 4 } else { 8 };
+        for (at, part) in (offset..).step_by(width).zip(data.chunks(width)) {
+            self.mmio_write(id, bar, at, part);
+        }
+    }
+
     /// Notes a load by `context`, and says so if it spins on a register that never changes.
     pub(super) fn note_spin(
         &mut self,

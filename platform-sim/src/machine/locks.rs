@@ -91,6 +91,11 @@ impl Locks {
         self.states.get(id.0 as usize)?.as_ref()
     }
 
+    /// For reports; a lock that is gone has none.
+    pub(super) fn title(&self, id: LockId) -> String {
+        self.get(id).map_or(String::new(), LockState::title)
+    }
+
     pub(super) fn get_mut(&mut self, id: LockId) -> Option<&mut LockState> {
         self.states.get_mut(id.0 as usize)?.as_mut()
     }

@@ -319,8 +319,9 @@ impl HostMemory {
     pub(super) fn read(&self, at: DmaAddr, data: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.find(at, data.len() as u64, 1)?;
         // SAFETY: `find` checked that `data.len()` bytes from there lie in one region that has not been given back:
-        // our own pages, or memory that the caller of `dma_map` promised to keep until `dma_unmap`. The program
-        // runs on this very thread (see `Fiber`), so nothing is written meanwhile, and `data` is not part of it.
+        // our own pages, or memory that the caller of `dma_map` promised to keep until `dma_unmap`. Devices of this
+        // world and its contexts run on one thread (`Shared::stay_home`), so nothing is written meanwhile, and `data`
+        // is not part of it.
         unsafe {
             from.as_ptr()
                 .copy_to_nonoverlapping(data.as_mut_ptr(), data.len())

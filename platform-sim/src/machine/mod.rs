@@ -17,9 +17,11 @@ mod ledger;
 mod locks;
 mod memory;
 mod msix;
+mod options;
 mod pci;
 mod platform;
 mod report;
+mod shared;
 mod sync;
 mod timeline;
 mod trace;
@@ -29,7 +31,6 @@ mod world;
 pub use clock::Waker;
 pub use config::{ConfigSpace, Identity};
 pub use dice::SplitMix64;
-pub use engine::{Config, Mode, Statistics};
 pub use exerciser::Exerciser;
 pub use function::{
     Bus, DmaFault, LinkControl, LinkParameters, LinkSpeed, LinkWidth, Message, PciFunction,
@@ -38,6 +39,7 @@ pub use function::{
 pub use host::{Fallible, Guest, HostId};
 pub use ledger::Ledger;
 pub use msix::Msix;
+pub use options::{Config, Mode, Statistics};
 pub use pci::PciCore;
 pub use platform::{Scope, SimPlatform, SimRegisters, Task};
 pub use report::{OnReport, Report, ReportKind};

@@ -1,10 +1,11 @@
 //! The platform contract, kept by a machine made of software, which checks what silicon would not.
 
 use super::context::{Body, ContextId};
-use super::engine::{Shared, State, Waiting};
+use super::engine::{State, Waiting};
 use super::host::Fallible;
 use super::interrupt::{Delivery, HandlerRef};
 use super::locks::LockKind;
+use super::shared::Shared;
 use super::sync::{SimCompletion, SimGate, SimLock};
 use super::{HostId, Mode, ReportKind};
 use core::alloc::Layout;
@@ -21,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A machine with one HCA in it, as a driver sees it. A copy is the same machine.
 ///
-/// What may block does so only in a context of the world ([`World::spawn`](super::World::spawn)); all else works
-/// anywhere, for a test that sets something up.
+/// What may block does so only in a context of the world ([`World::spawn`](super::World::spawn)). All else works
+/// outside, too, on the world's thread, for a test that sets something up; completions can be fired from any.
 #[derive(Clone)]
 pub struct SimPlatform {
     pub(super) shared: Arc<Shared>,
@@ -704,7 +705,7 @@ impl SimRegisters {
         let me = shared.me();
         shared.access(|engine| {
             let mut bytes = [0; N];
-            engine.mmio_read(*host, self.bar, at, &mut bytes);
+            engine.load(*host, self.bar, at, &mut bytes);
             let value = bytes
                 .iter()
                 .fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -720,7 +721,7 @@ impl SimRegisters {
         let SimPlatform { shared, host, .. } = &self.platform;
         let at = self.at + offset as u64;
         shared.access(|engine| {
-            engine.mmio_write(*host, self.bar, at, bytes);
+            engine.store(*host, self.bar, at, bytes);
         });
     }
 }

@@ -2,8 +2,9 @@
 //! rules.
 
 use super::context::{self, ContextId};
-use super::engine::{CompletionState, Engine, Shared, Step, Waiting};
+use super::engine::{CompletionState, Engine, Step, Waiting};
 use super::locks::{Holder, LockId, LockKind};
+use super::shared::Shared;
 use super::{HostId, ReportKind, SimPlatform};
 use core::fmt;
 use core_ib::Instant;
@@ -17,11 +18,12 @@ impl Engine {
         let Some(lock) = self.locks.get(id) else {
             return false;
         };
-        let (kind, host, title) = (lock.kind, lock.host, lock.title());
+        let (kind, host) = (lock.kind, lock.host);
         let Some(me) = me else {
             assert!(
                 lock.holder.is_none(),
-                "{title} is taken outside of all contexts, but is held: who could release it?"
+                "{} is taken outside of all contexts, but is held: who could release it?",
+                lock.title()
             );
             return self.try_take(Holder::Outside, id);
         };
@@ -31,36 +33,45 @@ impl Engine {
         if kind == LockKind::Masking {
             context.masked += 1;
         }
-        let in_interrupt = context.in_interrupt;
+        if context.in_interrupt && kind == LockKind::Plain {
+            let what = format!(
+                "{} is taken by an interrupt handler, which its maker did not say",
+                self.locks.title(id)
+            );
+            self.report(host, ReportKind::LockInInterrupt, format_args!("{what}"));
+        }
+        self.check_order(me, id, host);
+        self.retake(me, id)
+    }
+
+    /// `me`, with whatever it holds, takes `id`.
+    fn check_order(&mut self, me: ContextId, id: LockId, host: HostId) {
+        let Some(context) = self.context(me) else {
+            return;
+        };
+        if context.locks.is_empty() && context.gates.is_empty() {
+            return;
+        }
         let held: Vec<LockId> = context
             .locks
             .iter()
             .chain(&context.gates)
             .copied()
             .collect();
-        if in_interrupt && kind == LockKind::Plain {
-            let what = format_args!(
-                "{title} is taken by an interrupt handler, which its maker did not say"
-            );
-            self.report(host, ReportKind::LockInInterrupt, what);
-        }
+        let title = self.locks.title(id);
         if held.contains(&id) {
             let what = format_args!("{title} is taken by who holds it");
             self.report(host, ReportKind::SelfDeadlock, what);
         }
         for other in held {
             if self.locks.note_order(other, id) {
-                let other = self
-                    .locks
-                    .get(other)
-                    .map_or(String::new(), |lock| lock.title());
+                let other = self.locks.title(other);
                 let what = format_args!(
                     "{title} is taken with {other} held, and elsewhere the other way round"
                 );
                 self.report(host, ReportKind::InvertedOrder, what);
             }
         }
-        self.retake(me, id)
     }
 
     /// Another try of `me`; true if it has it now. Else it waits.

@@ -2,12 +2,15 @@
 
 use super::clock::Waker;
 use super::context::{Body, ContextId, Fiber, Progress};
-use super::engine::{Config, Engine, Mode, Next, Shared, State, Statistics, Waiting};
+use super::engine::{Engine, Next, State, Waiting};
 use super::host::{Guest, Host, HostId};
-use super::interrupt::{Delivery, Interrupts};
+use super::interrupt::Interrupts;
 use super::platform::{SimPlatform, Task, task_body};
+use super::shared::Shared;
 use super::trace::Listener;
-use super::{Bus, LinkControl, PciFunction, Report, ReportKind, Wire, WireEnd};
+use super::{
+    Bus, Config, LinkControl, Mode, PciFunction, Report, ReportKind, Statistics, Wire, WireEnd,
+};
 use core::fmt;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -16,9 +19,6 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// In real time, files and wakers are looked at once in so many things done, however busy the world is.
-const BUSY: u32 = 256;
 
 /// Why a run came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,28 @@ impl fmt::Display for Stuck {
 
 impl std::error::Error for Stuck {}
 
-/// See the module. Contexts that have run stay on their thread; a world whose contexts have not can be sent anywhere.
+/// See the module.
+///
+/// ```
+/// use core::time::Duration;
+/// use core_ib::platform::{Caching, Platform, Registers};
+/// use platform_sim::machine::{Exerciser, Nowhere, World};
+///
+/// let mut world = World::new(1, Nowhere);
+/// let host = world.add_host("host-a", Box::new(Exerciser::new()), &[]);
+/// let task = world.spawn(host, "driver", |machine| {
+///     let registers = machine.map(0, 0, 64, Caching::Uncached)?;
+///     registers.write_be32(0, 7);
+///     machine.sleep(Duration::from_secs(3600));
+///     Ok::<u32, core_ib::platform::PlatformError>(registers.read_be32(0))
+/// });
+/// assert_eq!(world.run_for(Duration::from_secs(1)), platform_sim::machine::Outcome::Limit);
+/// let patient = Duration::from_secs(7200);
+/// assert_eq!(world.finish_within(task, patient).unwrap(), Ok(7));
+/// ```
+///
+/// A world that has run, or whose devices were used, stays on its thread; until then it can be sent anywhere. What
+/// any context may call of a completion, any thread may.
 pub struct World {
     shared: Arc<Shared>,
     fibers: BTreeMap<ContextId, Fiber>,
@@ -205,10 +226,10 @@ impl World {
         self.run_inner(until, true, |_| false)
     }
 
-    /// Runs until `done` says so (asked after each thing that was done), or for `at_most`.
-    pub fn run_while_not(&mut self, at_most: Duration, mut done: impl FnMut() -> bool) -> Outcome {
+    /// Runs as long as `on` says so (asked before each thing that is done), or for `at_most`.
+    pub fn run_while(&mut self, at_most: Duration, mut on: impl FnMut() -> bool) -> Outcome {
         let until = self.now().after(at_most);
-        self.run(until, |_| done())
+        self.run(until, |_| !on())
     }
 
     /// Runs until `task` has ended, and gives what it gave.
@@ -253,11 +274,11 @@ impl World {
         idle_ends: bool,
         mut done: impl FnMut(&Engine) -> bool,
     ) -> Outcome {
+        self.shared.stay_home();
         let real = self.shared.with(|engine| {
             engine.horizon = until;
             engine.config.mode == Mode::RealTime
         });
-        let mut busy = 0;
         loop {
             let (over, next, earliest) = self.shared.with(|engine| {
                 let over = done(engine);
@@ -291,13 +312,10 @@ impl World {
                         return Outcome::Limit;
                     }
                     self.look_outside(Some(earliest.min(until)));
-                    busy = 0;
                     continue;
                 }
             }
-            busy += 1;
-            if real && busy >= BUSY {
-                busy = 0;
+            if real && self.shared.with(|engine| engine.looks_outside()) {
                 self.look_outside(None);
             }
         }
@@ -318,6 +336,7 @@ impl World {
         });
         self.shared.with(|engine| {
             engine.refresh();
+            engine.looked = engine.now;
             for id in ready {
                 let context = engine.context(id);
                 if context.is_some_and(|context| context.state == State::Waiting(Waiting::File)) {
@@ -403,23 +422,11 @@ impl World {
     }
 
     /// Reports what has not been given back on `host`: DMA memory, mappings, memory for tables. For the end of a
-    /// test, when a driver is closed.
+    /// test, when a driver is closed. (At the end of a world it only goes to the log.)
     pub fn check_leaks(&mut self, host: HostId) {
         self.shared.with(|engine| {
-            let Some(machine) = engine.host(host) else {
-                return;
-            };
-            let memory = machine.memory.outstanding();
-            let memory = memory.map(|(number, len, mapped)| {
-                let kind = if mapped { "mapping" } else { "DMA memory" };
-                format!("{kind} #{number} ({len} bytes)")
-            });
-            let tables = machine.tables.values();
-            let tables = tables.map(|layout| format!("a table of {} bytes", layout.size()));
-            let all: Vec<String> = memory.chain(tables).collect();
-            if !all.is_empty() {
-                let what = format_args!("never given back: {}", all.join(", "));
-                engine.report(host, ReportKind::Leak, what);
+            if let Some(what) = engine.leaks(host) {
+                engine.report(host, ReportKind::Leak, format_args!("{what}"));
             }
         });
     }
@@ -459,6 +466,7 @@ impl World {
         host: HostId,
         f: impl FnOnce(&mut dyn PciFunction, &mut dyn Bus) -> R,
     ) -> Option<R> {
+        self.shared.stay_home();
         self.shared.with(|engine| {
             engine.refresh();
             engine.with_function(host, f)
@@ -511,6 +519,7 @@ impl World {
 
     /// Puts a function in, as [`World::add_host`] did.
     pub fn insert_function(&mut self, host: HostId, function: Box<dyn PciFunction>) {
+        self.shared.stay_home();
         self.shared.with(|engine| {
             let Some(machine) = engine.host_mut(host) else {
                 return;
@@ -551,6 +560,32 @@ impl World {
 }
 
 impl Engine {
+    /// What has not been given back on `host`.
+    fn leaks(&self, host: HostId) -> Option<String> {
+        let machine = self.host(host)?;
+        let memory = machine.memory.outstanding();
+        let memory = memory.map(|(number, len, mapped)| {
+            let kind = if mapped { "mapping" } else { "DMA memory" };
+            format!("{kind} #{number} ({len} bytes)")
+        });
+        let tables = machine.tables.values();
+        let tables = tables.map(|layout| format!("a table of {} bytes", layout.size()));
+        let all: Vec<String> = memory.chain(tables).collect();
+        (!all.is_empty()).then(|| format!("never given back: {}", all.join(", ")))
+    }
+
+    /// Logs leaks of machines on which everything has come to its end.
+    fn log_leaks(&self) {
+        for (index, machine) in (0..).zip(&self.hosts) {
+            let id = HostId(index);
+            let mut here = self.contexts.iter().filter(|context| context.host == id);
+            let ended = here.all(|context| context.idle || context.state == State::Finished);
+            if let Some(leaks) = self.leaks(id).filter(|_| ended && machine.powered) {
+                log::warn!("{}: {leaks}", machine.name);
+            }
+        }
+    }
+
     fn remove_function(&mut self, id: HostId) -> Option<Box<dyn PciFunction>> {
         let now = self.now;
         let host = self.host_mut(id)?;
@@ -558,9 +593,6 @@ impl Engine {
         host.present = false;
         host.timers.clear();
         host.interrupts.set_line(false);
-        if host.interrupts.delivery == Delivery::Pin {
-            host.interrupts.set_line(false);
-        }
         for end in host.plugs.clone() {
             self.wire.set_link(end, LinkControl::Disabled, now);
         }
@@ -576,6 +608,7 @@ impl Drop for World {
         }
         // Idle contexts are ours to end; then the memory of their machines goes with the last platform.
         let idle: Vec<ContextId> = self.shared.with(|engine| {
+            engine.log_leaks();
             engine.stopping = true;
             let hosts = engine.hosts.iter();
             let idle: Vec<ContextId> = hosts.flat_map(|host| host.idle.iter().copied()).collect();

@@ -109,6 +109,15 @@ fn extended_counters_lie_at_their_offsets_and_are_set_by_their_bits() {
     set.data_mut()[3] = 0x02;
     let answer = process_perf(node, 1, &set).unwrap();
     assert_eq!([8, 16].map(|offset| at(&answer, offset)), [82, 0]);
+    let vl15_dropped = &answer.data()[160..168];
+    assert_eq!(
+        vl15_dropped,
+        70_000_u64.to_be_bytes(),
+        "one of the further counters"
+    );
+    set.data_mut()[6] = 0x08; // bit 11 of CounterSelect2
+    let answer = process_perf(node, 1, &set).unwrap();
+    assert_eq!(answer.data()[160..168], [0; 8]);
 }
 
 #[test]

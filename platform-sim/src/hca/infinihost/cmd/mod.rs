@@ -1,0 +1,187 @@
+//! What firmware commands do, one file a family. infinihost 3.
+//!
+//! A command is looked at in this order: does the firmware know it, is the HCA alive, does the state of the system allow
+//! it, are its parameters sound. Nothing is changed by one that is refused.
+
+mod eq;
+mod memory;
+mod system;
+
+use super::hcr::{Answer, Command};
+use super::{InfiniHost, System, timers};
+use crate::machine::Bus;
+use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
+use hca_abi::infinihost::eqe::{Eqe, EventType};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A result without an immediate, one with, or a refusal.
+type Done = Result<Option<u64>, CmdStatus>;
+/// What carries out a command.
+type Handler = fn(&mut InfiniHost, &mut dyn Bus, &Command) -> Done;
+
+/// Log2 of the commands that may be outstanding.
+pub const LOG_MAX_COMMANDS: u8 = 4;
+
+/// Every command that the firmware knows. Any other is a bad opcode.
+fn handler(opcode: Opcode) -> Option<Handler> {
+    Some(match opcode {
+        Opcode::SYS_EN => InfiniHost::sys_en,
+        Opcode::SYS_DIS => InfiniHost::sys_dis,
+        Opcode::QUERY_DEV_LIM => InfiniHost::query_dev_lim,
+        Opcode::QUERY_FW => InfiniHost::query_fw,
+        Opcode::QUERY_DDR => InfiniHost::query_ddr,
+        Opcode::QUERY_ADAPTER => InfiniHost::query_adapter,
+        Opcode::INIT_HCA => InfiniHost::init_hca,
+        Opcode::CLOSE_HCA => InfiniHost::close_hca,
+        Opcode::QUERY_HCA => InfiniHost::query_hca,
+        Opcode::NOP => |_, _, _| Ok(None),
+        Opcode::SW2HW_MPT => InfiniHost::sw2hw_mpt,
+        Opcode::QUERY_MPT => InfiniHost::query_mpt,
+        Opcode::HW2SW_MPT => InfiniHost::hw2sw_mpt,
+        Opcode::READ_MTT => InfiniHost::read_mtt,
+        Opcode::WRITE_MTT => InfiniHost::write_mtt,
+        Opcode::SYNC_TPT => |_, _, _| Ok(None), // nothing is cached
+        Opcode::MAP_EQ => InfiniHost::map_eq,
+        Opcode::SW2HW_EQ => InfiniHost::sw2hw_eq,
+        Opcode::HW2SW_EQ => InfiniHost::hw2sw_eq,
+        Opcode::QUERY_EQ => InfiniHost::query_eq,
+        _ => return None,
+    })
+}
+
+impl InfiniHost {
+    /// Does the state of the system allow it? infinihost 3.6.
+    fn is_allowed(&self, opcode: Opcode) -> bool {
+        match self.system {
+            System::PowerOn => matches!(opcode, Opcode::SYS_EN | Opcode::QUERY_FW),
+            System::Enabled => matches!(
+                opcode,
+                Opcode::QUERY_FW
+                    | Opcode::QUERY_DDR
+                    | Opcode::QUERY_DEV_LIM
+                    | Opcode::QUERY_ADAPTER
+                    | Opcode::INIT_HCA
+                    | Opcode::SYS_DIS
+            ),
+            System::Running(_) => !matches!(opcode, Opcode::SYS_EN | Opcode::INIT_HCA),
+        }
+    }
+
+    /// A command came in: it is carried out now or, if the card takes its time, when that is over.
+    pub(super) fn posted(&mut self, bus: &mut dyn Bus, command: Command) {
+        if self.config.command_time.is_zero() {
+            return self.carry_out(bus, &command);
+        }
+        let due = bus.now().after(self.config.command_time);
+        self.delayed.push_back((due, command));
+        if self.delayed.len() >= 1 << LOG_MAX_COMMANDS {
+            self.hcr.hold();
+        }
+        if self.delayed.len() == 1 {
+            bus.set_timer(timers::COMMAND, due);
+        }
+    }
+
+    /// The timer of commands.
+    pub(super) fn commands_due(&mut self, bus: &mut dyn Bus) {
+        let now = bus.now();
+        while let Some(&(due, command)) = self.delayed.front() {
+            if due > now {
+                return bus.set_timer(timers::COMMAND, due);
+            }
+            self.delayed.pop_front();
+            self.hcr.release();
+            self.carry_out(bus, &command);
+        }
+    }
+
+    fn carry_out(&mut self, bus: &mut dyn Bus, command: &Command) {
+        let answer = match self.execute(bus, command) {
+            Ok(immediate) => Answer {
+                status: CmdStatus::OK,
+                immediate,
+            },
+            Err(status) => Answer::status(status),
+        };
+        if bus.tracing() {
+            bus.trace(format_args!(
+                "{:?} {:#x}: {:?}",
+                command.opcode, command.input_modifier, answer.status
+            ));
+        }
+        if !command.event {
+            return self.hcr.complete(answer);
+        }
+        let mut eqe = Eqe::ZERO;
+        eqe.set_event_type(EventType::COMMAND)
+            .set_token(command.token)
+            .set_syndrome(answer.status.0)
+            .set_out_param(answer.immediate.unwrap_or(0));
+        self.events.post(&mut self.chip, bus, &eqe);
+    }
+
+    fn execute(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
+        let opcode = command.opcode;
+        let Some(handler) = handler(opcode) else {
+            self.chip.ledger.count(format!("command {opcode:?}"));
+            return Err(CmdStatus::BAD_OP);
+        };
+        if self.chip.catas.is_raised() {
+            return Err(CmdStatus::INTERNAL_ERR);
+        }
+        if !self.is_allowed(opcode) {
+            return Err(CmdStatus::BAD_SYS_STATE);
+        }
+        handler(self, bus, command)
+    }
+
+    /// Reads the front of the input mailbox.
+    fn input<T: FromBytes + IntoBytes>(
+        &self,
+        bus: &mut dyn Bus,
+        command: &Command,
+    ) -> Result<T, CmdStatus> {
+        let mut input = T::new_zeroed();
+        let read = self
+            .chip
+            .memory
+            .read(bus, command.in_param, input.as_mut_bytes());
+        if let Err(fault) = read {
+            bus.report(format_args!("{:?}: input mailbox: {fault}", command.opcode));
+            return Err(CmdStatus::BAD_PARAM);
+        }
+        Ok(input)
+    }
+
+    /// Writes the front of the output mailbox, at most 512 bytes. infinihost 1.6.
+    fn output<T: IntoBytes + Immutable + ?Sized>(
+        &mut self,
+        bus: &mut dyn Bus,
+        command: &Command,
+        output: &T,
+    ) -> Done {
+        let written = self
+            .chip
+            .memory
+            .write(bus, command.out_param, output.as_bytes());
+        match written {
+            Ok(()) => Ok(None),
+            Err(fault) => {
+                bus.report(format_args!(
+                    "{:?}: output mailbox: {fault}",
+                    command.opcode
+                ));
+                Err(CmdStatus::BAD_PARAM)
+            }
+        }
+    }
+
+    /// An index among `count` things, of which the first `reserved` are the firmware's.
+    fn object(index: u32, count: u32, reserved: u32) -> Result<u32, CmdStatus> {
+        match index {
+            _ if index >= count => Err(CmdStatus::BAD_INDEX),
+            _ if index < reserved => Err(CmdStatus::BAD_RESOURCE),
+            _ => Ok(index),
+        }
+    }
+}

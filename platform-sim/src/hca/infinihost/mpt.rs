@@ -1,0 +1,277 @@
+//! Memory keys: protection table, translation table, and the check of every access by key. infinihost 4.9, 4.10.
+//!
+//! Nothing is cached. An entry is stored to the table in attached memory as the command brought it, and read there at
+//! each use, so that a driver may rewrite it in place (FMR, infinihost 4.11). What is kept here is only which entries were
+//! ever handed over: the table's memory is not zeroed by anyone.
+
+use super::memory::{Memory, MemoryFault};
+use crate::machine::Bus;
+use core::fmt;
+use hca_abi::infinihost::mpt::{Mpt, MptStatus};
+use hca_abi::infinihost::mtt::Mtt;
+use std::collections::BTreeSet;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Bytes of an entry.
+pub const MPT_LEN: u64 = 64;
+/// Key that ends a scatter list, and never names memory. infinihost 4.10.
+pub const SENTINEL: u32 = 0x100;
+
+/// What an access wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Gather, fetch of a WQE or an address vector.
+    LocalRead,
+    /// Scatter, CQE, EQE.
+    LocalWrite,
+}
+
+/// A key and the protection domain of the queue that uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// L_Key or R_Key.
+    pub key: u32,
+    /// Domain of the QP, CQ, EQ or SRQ.
+    pub pd: u32,
+}
+
+/// An access by key that did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// There is no valid entry of this key.
+    Key {
+        /// The key used.
+        key: u32,
+    },
+    /// The entry is of another protection domain.
+    Domain {
+        /// The key used.
+        key: u32,
+        /// Domain of the user.
+        pd: u32,
+        /// Domain of the entry.
+        owner: u32,
+    },
+    /// Beyond the region.
+    Bounds {
+        /// The key used.
+        key: u32,
+        /// First byte.
+        at: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The region does not allow it.
+    Right {
+        /// The key used.
+        key: u32,
+        /// What was missing.
+        right: Right,
+    },
+    /// A translation is not present.
+    NotPresent {
+        /// The key used.
+        key: u32,
+        /// The address it was to translate.
+        at: u64,
+    },
+    /// Table or memory could not be reached.
+    Memory(MemoryFault),
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Key { key } => write!(f, "key {key:#x} names no region"),
+            Self::Domain { key, pd, owner } => {
+                write!(f, "key {key:#x} belongs to PD {owner:#x}, not {pd:#x}")
+            }
+            Self::Bounds { key, at, len } => {
+                write!(
+                    f,
+                    "{len} bytes at {at:#x} are beyond the region of key {key:#x}"
+                )
+            }
+            Self::Right { key, right } => write!(f, "key {key:#x} does not allow {right:?}"),
+            Self::NotPresent { key, at } => {
+                write!(f, "key {key:#x} has no translation of {at:#x}")
+            }
+            Self::Memory(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for AccessError {}
+
+impl From<MemoryFault> for AccessError {
+    fn from(fault: MemoryFault) -> Self {
+        Self::Memory(fault)
+    }
+}
+
+/// The tables, as INIT_HCA placed them.
+#[derive(Clone, Debug, Default)]
+pub struct KeyTable {
+    /// Of entry 0.
+    pub mpt_base: u64,
+    /// Entries, a power of two; 0 before INIT_HCA.
+    pub mpts: u32,
+    /// Handed over by SW2HW_MPT and not taken back.
+    handed_over: BTreeSet<u32>,
+}
+
+/// A contiguous piece of an access: a bus address and how many bytes from there.
+type Piece = (u64, usize);
+
+impl KeyTable {
+    /// Of `mpts` entries at `mpt_base`, none handed over.
+    pub fn new(mpt_base: u64, mpts: u32) -> Self {
+        Self {
+            mpt_base,
+            mpts,
+            handed_over: BTreeSet::new(),
+        }
+    }
+
+    fn index(&self, key: u32) -> u32 {
+        key & self.mpts.wrapping_sub(1)
+    }
+
+    fn place(&self, index: u32) -> u64 {
+        self.mpt_base.wrapping_add(u64::from(index) * MPT_LEN)
+    }
+
+    /// Does entry `index` belong to the HCA, as far as commands went?
+    pub fn is_handed_over(&self, index: u32) -> bool {
+        self.handed_over.contains(&index)
+    }
+
+    /// Entry `index`, as it lies in the table.
+    pub fn entry(&self, memory: &Memory, index: u32) -> Result<Mpt, MemoryFault> {
+        let mut entry = Mpt::new_zeroed();
+        memory.table_read(self.place(index), entry.as_mut_bytes())?;
+        Ok(entry)
+    }
+
+    /// Stores `entry` as entry `index`, valid.
+    pub fn hand_over(
+        &mut self,
+        memory: &mut Memory,
+        index: u32,
+        mut entry: Mpt,
+    ) -> Result<(), MemoryFault> {
+        entry.set_status(MptStatus::HARDWARE);
+        memory.table_write(self.place(index), entry.as_bytes())?;
+        self.handed_over.insert(index);
+        Ok(())
+    }
+
+    /// Makes entry `index` invalid and gives it back. One that was not handed over is as good as taken back.
+    pub fn take_back(&mut self, memory: &mut Memory, index: u32) -> Result<Mpt, MemoryFault> {
+        let mut entry = Mpt::new_zeroed();
+        if self.handed_over.remove(&index) {
+            entry = self.entry(memory, index)?;
+            entry.set_status(MptStatus::SOFTWARE);
+            memory.table_write(self.place(index), entry.as_bytes())?;
+        }
+        Ok(entry)
+    }
+
+    /// The entry of `key`, if it lets the user at `len` bytes at `at`. infinihost 4.9, steps 1 to 4.
+    fn check(
+        &self,
+        memory: &Memory,
+        Key { key, pd }: Key,
+        right: Right,
+        at: u64,
+        len: u64,
+    ) -> Result<Mpt, AccessError> {
+        let index = self.index(key);
+        if key == SENTINEL || !self.is_handed_over(index) {
+            return Err(AccessError::Key { key });
+        }
+        let entry = self.entry(memory, index)?;
+        if entry.status() != MptStatus::HARDWARE || entry.key() != key {
+            return Err(AccessError::Key { key });
+        }
+        if entry.pd() != pd {
+            let owner = entry.pd();
+            return Err(AccessError::Domain { key, pd, owner });
+        }
+        let end = u128::from(entry.start()) + u128::from(entry.length());
+        let unbounded = entry.length() == Mpt::NO_LIMIT;
+        let last = u128::from(at) + u128::from(len);
+        if at < entry.start() || last > 1 << 64 || !unbounded && last > end {
+            return Err(AccessError::Bounds { key, at, len });
+        }
+        let allowed = match right {
+            Right::LocalRead => entry.local_read() && entry.region(),
+            Right::LocalWrite => entry.local_write() && entry.region(),
+        };
+        if !allowed {
+            return Err(AccessError::Right { key, right });
+        }
+        Ok(entry)
+    }
+
+    /// Where the bytes from `at` on lie, up to the end of their page, at most `len`. infinihost 4.9, step 5.
+    fn translate(memory: &Memory, entry: &Mpt, at: u64, len: usize) -> Result<Piece, AccessError> {
+        if entry.physical() {
+            return Ok((at, len));
+        }
+        let shift = 12 + u32::from(entry.page_size());
+        let number = (at >> shift).wrapping_sub(entry.start() >> shift);
+        let place = entry.mtt_address().wrapping_add(number.wrapping_mul(8));
+        let mut mtt = Mtt::new_zeroed();
+        memory.table_read(place, mtt.as_mut_bytes())?;
+        if !mtt.present() {
+            let key = entry.key();
+            return Err(AccessError::NotPresent { key, at });
+        }
+        let size = 1_u64 << shift;
+        let within = at & (size - 1);
+        let rest = usize::try_from(size - within).unwrap_or(usize::MAX);
+        Ok(((mtt.page_address() & !(size - 1)) | within, len.min(rest)))
+    }
+
+    /// Reads `data.len()` bytes at virtual address `at`. After an error, part of `data` may have been read.
+    pub fn read(
+        &self,
+        memory: &Memory,
+        bus: &mut dyn Bus,
+        key: Key,
+        mut at: u64,
+        mut data: &mut [u8],
+    ) -> Result<(), AccessError> {
+        let entry = self.check(memory, key, Right::LocalRead, at, data.len() as u64)?;
+        while !data.is_empty() {
+            let (address, len) = Self::translate(memory, &entry, at, data.len())?;
+            let (piece, rest) = data.split_at_mut(len.min(data.len()));
+            memory.read(bus, address, piece)?;
+            at = at.wrapping_add(piece.len() as u64);
+            data = rest;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at virtual address `at`. After an error, part of it may have been written.
+    pub fn write(
+        &self,
+        memory: &mut Memory,
+        bus: &mut dyn Bus,
+        key: Key,
+        mut at: u64,
+        mut data: &[u8],
+    ) -> Result<(), AccessError> {
+        let entry = self.check(memory, key, Right::LocalWrite, at, data.len() as u64)?;
+        while !data.is_empty() {
+            let (address, len) = Self::translate(memory, &entry, at, data.len())?;
+            let (piece, rest) = data.split_at(len.min(data.len()));
+            memory.write(bus, address, piece)?;
+            at = at.wrapping_add(piece.len() as u64);
+            data = rest;
+        }
+        Ok(())
+    }
+}

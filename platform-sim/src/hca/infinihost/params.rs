@@ -1,0 +1,137 @@
+//! What INIT_HCA said: where the tables lie and how large they are. infinihost 3.8.
+
+use super::memory::Memory;
+use super::mpt::MPT_LEN;
+use hca_abi::infinihost::cmd::CmdStatus;
+use hca_abi::infinihost::init_hca::InitHca;
+
+/// The parameters in force, checked.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// As given.
+    pub raw: InitHca,
+    /// Log2 of the bytes of a UAR page.
+    pub page_shift: u32,
+    /// First byte of the multicast table.
+    pub mc_base: u64,
+    /// Bytes of a multicast entry, 64 to 1024.
+    pub mc_entry: u32,
+    /// Hash buckets, at most `mc_entries`.
+    pub mc_buckets: u32,
+    /// Buckets and overflow area.
+    pub mc_entries: u32,
+    /// A UD send whose address vector names another port than the QP's fails.
+    pub av_port_check: bool,
+}
+
+/// Largest counts that INIT_HCA may ask for, log2. infinihost 10.2.
+const LOG_QPS: u8 = 24;
+const LOG_SRQS: u8 = 16;
+const LOG_CQS: u8 = 24;
+const LOG_EQS: u8 = 6;
+const LOG_MPTS: u8 = 24;
+const LOG_MCG: u8 = 16;
+
+/// A table within attached memory: name, first byte, bytes.
+type Table = (&'static str, u64, u64);
+
+impl Params {
+    /// Checks what INIT_HCA brought: counts, and that every table that somebody uses lies in attached memory below
+    /// the firmware's area, which starts at `firmware`. EE contexts, RDB and scratch are used by nobody.
+    pub fn new(raw: InitHca, memory: &Memory, firmware: u64) -> Result<Self, CmdStatus> {
+        let limits = [
+            (raw.log_qps(), LOG_QPS),
+            (raw.log_srqs(), LOG_SRQS),
+            (raw.log_cqs(), LOG_CQS),
+            (raw.log_eqs(), LOG_EQS),
+            (raw.log_mpts(), LOG_MPTS),
+            (raw.log_mc_table_size(), LOG_MCG),
+            (raw.uar_page_size(), 11),
+        ];
+        if limits.iter().any(|(log, limit)| log > limit) {
+            return Err(CmdStatus::EXCEED_LIM);
+        }
+        let mc_entries = 1 << raw.log_mc_table_size();
+        let entry_is_sound = (6..=10).contains(&raw.log_mc_entry_size());
+        if !entry_is_sound || raw.mc_hash_size() == 0 || raw.mc_hash_size() > mc_entries {
+            return Err(CmdStatus::BAD_PARAM);
+        }
+        let params = Self {
+            raw,
+            page_shift: 12 + u32::from(raw.uar_page_size()),
+            mc_base: raw.mc_base(),
+            mc_entry: 1 << raw.log_mc_entry_size(),
+            mc_buckets: raw.mc_hash_size(),
+            mc_entries,
+            av_port_check: raw.ud_av_port_check(),
+        };
+        let fits = |&(_, start, len): &Table| {
+            start >= memory.base() && start.checked_add(len).is_some_and(|end| end <= firmware)
+        };
+        let mtts_fit = raw.mtt_base() >= memory.base() && raw.mtt_base() < firmware;
+        if !params.tables().iter().all(fits) || !mtts_fit {
+            return Err(CmdStatus::BAD_PARAM);
+        }
+        Ok(params)
+    }
+
+    fn tables(&self) -> [Table; 7] {
+        let raw = &self.raw;
+        let table = |name, base, log: u8, len: u64| (name, base, len << log);
+        [
+            table("QPC", raw.qpc_base(), raw.log_qps(), 256),
+            table("EQPC", raw.eqpc_base(), raw.log_qps(), 32),
+            table("SRQC", raw.srqc_base(), raw.log_srqs(), 32),
+            table("CQC", raw.cqc_base(), raw.log_cqs(), 64),
+            table("EQC", raw.eqc_base(), raw.log_eqs(), 64),
+            table("MPT", raw.mpt_base(), raw.log_mpts(), MPT_LEN),
+            table(
+                "multicast",
+                raw.mc_base(),
+                raw.log_mc_table_size(),
+                u64::from(self.mc_entry),
+            ),
+        ]
+    }
+
+    /// Two tables that share memory, if there are any: silicon would corrupt both.
+    pub fn overlap(&self) -> Option<(&'static str, &'static str)> {
+        let mut tables = self.tables();
+        tables.sort_by_key(|&(_, start, _)| start);
+        let pairs = tables.iter().zip(tables.iter().skip(1));
+        let mut overlaps = pairs.filter(|((_, start, len), (_, next, _))| start + len > *next);
+        overlaps
+            .next()
+            .map(|((one, ..), (other, ..))| (*one, *other))
+    }
+
+    /// QPs, a power of two.
+    pub fn qps(&self) -> u32 {
+        1 << self.raw.log_qps()
+    }
+
+    /// SRQs.
+    pub fn srqs(&self) -> u32 {
+        1 << self.raw.log_srqs()
+    }
+
+    /// CQs.
+    pub fn cqs(&self) -> u32 {
+        1 << self.raw.log_cqs()
+    }
+
+    /// EQs.
+    pub fn eqs(&self) -> u32 {
+        1 << self.raw.log_eqs()
+    }
+
+    /// Protection table entries.
+    pub fn mpts(&self) -> u32 {
+        1 << self.raw.log_mpts()
+    }
+
+    /// UAR pages that BAR 2 has.
+    pub fn uar_pages(&self) -> u32 {
+        (super::config::UAR_LEN >> self.page_shift) as u32
+    }
+}

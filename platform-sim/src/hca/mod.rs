@@ -1,0 +1,3 @@
+//! Device models: PCI functions that speak the language of `hca-abi`.
+
+pub mod infinihost;
