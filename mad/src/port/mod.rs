@@ -1,9 +1,13 @@
 //! A port's special QPs over verbs: the place where MADs enter and leave.
 
+#[cfg(test)]
+mod fake;
 mod made;
 mod queue;
 mod rings;
 mod slot;
+#[cfg(test)]
+mod tests;
 mod wish;
 
 pub use wish::{Granted, Question, Recovery, Wish};
@@ -376,7 +380,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
         let ah = slot.ah.ok_or(PostCause::InvalidHandle)?;
         let slot = *slot;
         let wr = SendWr {
-            wr_id: WrName::Send(index).to_wr_id(),
+            wr_id: WrName::Send(index as u16, slot.order as u32).to_wr_id(),
             op: SendOp::Datagram {
                 ah,
                 remote_qpn: slot.to.remote_qpn,
@@ -496,20 +500,20 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
 
     fn completed(&mut self, wc: &WorkCompletion) -> Option<PortNext> {
         match WrName::of(wc.wr_id) {
-            Some(WrName::Send(index)) => self.sent(index, wc),
-            Some(WrName::Recv(which, index)) if self.queue(which).take(index) => {
-                self.received(which, index, wc)
+            Some(WrName::Send(index, order)) => self.sent(index.into(), order, wc),
+            Some(WrName::Recv(which, index)) if self.queue(which).take(index.into()) => {
+                self.received(which, index.into(), wc)
             }
             _ => Some(stray(wc)),
         }
     }
 
-    fn sent(&mut self, index: usize, wc: &WorkCompletion) -> Option<PortNext> {
+    fn sent(&mut self, index: usize, order: u32, wc: &WorkCompletion) -> Option<PortNext> {
         let Some(slot) = self.slots.get_mut(index) else {
             return Some(stray(wc));
         };
         let which = slot.to.qp;
-        if slot.state != SlotState::Posted {
+        if slot.state != SlotState::Posted || slot.order as u32 != order {
             return Some(stray(wc));
         }
         match wc.status {

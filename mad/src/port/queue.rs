@@ -50,7 +50,7 @@ impl<Q: QueuePair, const RECVS: usize> Queue<Q, RECVS> {
                 continue;
             }
             let wr = RecvWr {
-                wr_id: WrName::Recv(self.which, index).to_wr_id(),
+                wr_id: WrName::Recv(self.which, index as u16).to_wr_id(),
                 sges: &[rings.recv(self.which, index)],
             };
             if self.qp.post_recv(&[wr]).is_err() {

@@ -44,26 +44,47 @@ impl Slot {
 /// What a work request is, as its `wr_id` says. It comes back from the HCA, so it is looked up and not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrName {
-    Recv(SpecialQp, usize),
-    Send(usize),
+    /// By its buffer.
+    Recv(SpecialQp, u16),
+    /// By its buffer, and the low bits of its order, so that a late completion finds no later send.
+    Send(u16, u32),
 }
 
 impl WrName {
     pub(super) const fn to_wr_id(self) -> u64 {
         match self {
             Self::Recv(SpecialQp::Smi, index) => index as u64,
-            Self::Recv(SpecialQp::Gsi, index) => 1 << 32 | index as u64,
-            Self::Send(index) => 2 << 32 | index as u64,
+            Self::Recv(SpecialQp::Gsi, index) => 1 << 48 | index as u64,
+            Self::Send(index, order) => 2 << 48 | (order as u64) << 16 | index as u64,
         }
     }
 
     pub(super) const fn of(wr_id: u64) -> Option<Self> {
-        let index = wr_id as u32 as usize;
-        match wr_id >> 32 {
-            0 => Some(Self::Recv(SpecialQp::Smi, index)),
-            1 => Some(Self::Recv(SpecialQp::Gsi, index)),
-            2 => Some(Self::Send(index)),
+        let (index, order) = (wr_id as u16, (wr_id >> 16) as u32);
+        match (wr_id >> 48, order) {
+            (0, 0) => Some(Self::Recv(SpecialQp::Smi, index)),
+            (1, 0) => Some(Self::Recv(SpecialQp::Gsi, index)),
+            (2, _) => Some(Self::Send(index, order)),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_number_that_names_something_names_nothing_else(
+            kind in 0..4_u64, order in prop_oneof![Just(0), any::<u32>()], index: u16, junk: u8,
+        ) {
+            let wr_id = u64::from(junk & 1) << 60 | kind << 48 | u64::from(order) << 16 | u64::from(index);
+            match WrName::of(wr_id) {
+                Some(name) => prop_assert_eq!(name.to_wr_id(), wr_id),
+                None => prop_assert!(junk & 1 == 1 || kind == 3 || (kind < 2 && order != 0)),
+            }
         }
     }
 }
