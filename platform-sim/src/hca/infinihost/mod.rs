@@ -8,21 +8,33 @@
 //!
 //! Nothing blocks, nothing recurses, and each call does a bounded amount of work: what remains waits for a timer.
 
-#![allow(dead_code, reason = "queues come next")]
-
 mod catas;
 mod chip;
 mod cmd;
 mod config;
+mod cq;
 mod ddr;
 mod eq;
+mod flush;
 mod hcr;
+mod mad;
+mod mcg;
 mod memory;
 mod mpt;
 mod params;
+mod port;
+mod qp;
+mod queue;
+mod receive;
 mod regs;
 mod reset;
+mod send;
+mod srq;
+mod transition;
 mod uar;
+mod ud;
+mod work;
+mod wqe;
 
 pub use config::{Config, FirmwareVersion};
 
@@ -31,6 +43,7 @@ use catas::Catas;
 use chip::Chip;
 use core_ib::Instant;
 use core_ib::platform::DmaAddr;
+use cq::Cqs;
 use ddr::Ddr;
 use eq::{Events, Rung};
 use hca_abi::infinihost::doorbell::EqCommand;
@@ -40,9 +53,13 @@ use hcr::{Command, Hcr, Stored};
 use memory::Memory;
 use mpt::KeyTable;
 use params::Params;
+use port::Ports;
+use qp::Qps;
 use regs::Register;
+use srq::Srqs;
 use std::collections::VecDeque;
 use uar::{Doorbell, Effect, Uar};
+use work::WorkList;
 
 #[cfg(test)]
 mod tests;
@@ -53,6 +70,10 @@ mod timers {
 
     /// A command is due.
     pub const COMMAND: TimerId = TimerId(0);
+    /// Work was left over.
+    pub const WORK: TimerId = TimerId(1);
+    /// A trap is due.
+    pub const TRAP: TimerId = TimerId(2);
 }
 
 /// How far bring-up has come. infinihost 3.6.
@@ -75,6 +96,11 @@ pub struct InfiniHost {
     delayed: VecDeque<(Instant, Command)>,
     uar: Uar,
     events: Events,
+    cqs: Cqs,
+    srqs: Srqs,
+    qps: Qps,
+    ports: Ports,
+    work: WorkList,
     /// Configuration space does not answer before this: a reset is under way.
     silent_until: Instant,
 }
@@ -100,6 +126,11 @@ impl InfiniHost {
             delayed: VecDeque::new(),
             uar: Uar::new(12),
             events: Events::default(),
+            cqs: Cqs::default(),
+            srqs: Srqs::default(),
+            qps: Qps::default(),
+            ports: Ports::new(&config),
+            work: WorkList::new(),
             silent_until: Instant(0),
             config,
         }
@@ -138,7 +169,10 @@ impl InfiniHost {
         match Register::at(offset) {
             Some(Register::Hcr(index)) => match self.hcr.write(index, value) {
                 Stored::Latched => {}
-                Stored::Posted(command) => self.posted(bus, command),
+                Stored::Posted(command) => {
+                    self.posted(bus, command);
+                    self.run(bus);
+                }
                 Stored::Busy => bus.report(format_args!(
                     "store to dword {index} of the HCR while the HCA owns it"
                 )),
@@ -185,9 +219,16 @@ impl InfiniHost {
             Err(error) => return bus.report(format_args!("UAR page {page}: {error}")),
         };
         let rung = match doorbell {
-            Doorbell::Eq(doorbell) if doorbell.command == EqCommand::DISARM_CQ => Rung::Unmodelled,
+            Doorbell::Eq(doorbell) if doorbell.command == EqCommand::DISARM_CQ => {
+                self.cqs.disarm(doorbell.parameter & 0xff_ffff)
+            }
             Doorbell::Eq(doorbell) => self.events.ring(&mut self.chip, bus, page, doorbell),
-            Doorbell::Send(_) | Doorbell::Receive(_) | Doorbell::Cq(_) => Rung::Unmodelled,
+            Doorbell::Cq(doorbell) => {
+                let (chip, events) = (&mut self.chip, &mut self.events);
+                self.cqs.ring(chip, events, bus, page, doorbell)
+            }
+            Doorbell::Send(doorbell) => self.ring_send(bus, page, &doorbell),
+            Doorbell::Receive(doorbell) => self.ring_receive(bus, page, &doorbell),
         };
         match rung {
             Rung::Done => {}
@@ -282,7 +323,10 @@ impl PciFunction for InfiniHost {
                     "store of {width} bytes at BAR 0 {offset:#07x}"
                 ));
             }
-            pci::BAR_UAR => self.ring(bus, offset, data),
+            pci::BAR_UAR => {
+                self.ring(bus, offset, data);
+                self.run(bus);
+            }
             pci::BAR_DDR if !matches!(self.system, System::PowerOn) => {
                 if self.chip.memory.ddr.write(offset, data).is_err() {
                     bus.report(format_args!("store beyond BAR 4 at {offset:#x}"));
@@ -299,18 +343,31 @@ impl PciFunction for InfiniHost {
         self.config.ports
     }
 
-    fn receive(&mut self, _bus: &mut dyn Bus, port: u8, _packet: &[u8]) {
-        self.chip.ledger.count(format!("packet at port {port}"));
+    fn receive(&mut self, bus: &mut dyn Bus, port: u8, packet: &[u8]) {
+        if self.params().is_none() || self.chip.catas.is_raised() {
+            return;
+        }
+        self.arrived(bus, port, packet);
+        self.run(bus);
     }
 
-    fn link_changed(&mut self, _bus: &mut dyn Bus, _port: u8, _up: Option<LinkParameters>) {}
+    fn link_changed(&mut self, bus: &mut dyn Bus, port: u8, up: Option<LinkParameters>) {
+        self.link(bus, port, up);
+        self.run(bus);
+    }
 
-    fn send_room(&mut self, _bus: &mut dyn Bus, _port: u8, _vl: u8) {}
+    fn send_room(&mut self, bus: &mut dyn Bus, port: u8, vl: u8) {
+        self.room(port, vl);
+        self.run(bus);
+    }
 
     fn timer(&mut self, bus: &mut dyn Bus, id: TimerId) {
-        if id == timers::COMMAND {
-            self.commands_due(bus);
+        match id {
+            timers::COMMAND => self.commands_due(bus),
+            timers::TRAP => self.trap_due(bus),
+            _ => {}
         }
+        self.run(bus);
     }
 
     fn reset(&mut self, bus: &mut dyn Bus) {

@@ -1,18 +1,33 @@
 //! How the HCA stops: CLOSE_HCA, SYS_DIS, the reset register, a reset of the bus. infinihost 1.5, 3.8.
 
+use super::cq::Cqs;
 use super::eq::Events;
 use super::mpt::KeyTable;
+use super::qp::Qps;
+use super::srq::Srqs;
 use super::uar::Uar;
 use super::{InfiniHost, System, timers};
 use crate::machine::Bus;
+use hca_abi::infinihost::eqe::{Eqe, EventType};
+use hca_abi::infinihost::regs::CatasKind;
 
 impl InfiniHost {
     /// All contexts vanish, no DMA afterwards, pins released.
     pub(super) fn stop(&mut self, bus: &mut dyn Bus) {
+        for port in self.ports.node.external_ports() {
+            self.stop_port(bus, port);
+        }
+        self.ports.forget_queues();
+        self.work.clear();
+        self.qps = Qps::default();
+        self.srqs = Srqs::default();
+        self.cqs = Cqs::default();
         self.events = Events::default();
         self.uar = Uar::new(12);
         self.chip.keys = KeyTable::default();
         self.chip.pci.set_pin(bus, false);
+        bus.cancel_timer(timers::WORK);
+        bus.cancel_timer(timers::TRAP);
     }
 
     /// Firmware as after power-on: what both resets have in common.
@@ -21,6 +36,7 @@ impl InfiniHost {
         self.system = System::PowerOn;
         self.hcr = Default::default();
         self.delayed.clear();
+        self.ports = self.ports.powered_on(&self.config);
         self.chip.catas.clear();
         self.chip.memory.ddr.forget();
         bus.cancel_timer(timers::COMMAND);
@@ -33,6 +49,18 @@ impl InfiniHost {
         self.chip.pci.reset(bus);
         self.chip.memory.bus_master = false;
         self.silent_until = bus.now().after(self.config.reset_time);
+    }
+
+    /// Breaks the HCA, as a test's fault: an event if one can be told, the error buffer, and from then on nothing but a
+    /// reset helps. infinihost 2.6, 4.3.
+    pub fn inject_catastrophic(&mut self, bus: &mut dyn Bus, kind: CatasKind) {
+        if kind != CatasKind::INTERNAL {
+            let mut eqe = Eqe::ZERO;
+            eqe.set_event_type(EventType::LOCAL_CATASTROPHIC)
+                .set_syndrome(kind.0);
+            self.events.post(&mut self.chip, bus, &eqe);
+        }
+        self.chip.catas.raise(kind);
     }
 
     /// A reset of the bus.

@@ -3,9 +3,16 @@
 //! A command is looked at in this order: does the firmware know it, is the HCA alive, does the state of the system allow
 //! it, are its parameters sound. Nothing is changed by one that is refused.
 
+mod cq;
 mod eq;
+mod mcg;
 mod memory;
+mod port;
+mod qp;
+mod srq;
 mod system;
+
+pub use system::{LOG_GIDS, LOG_PKEYS};
 
 use super::hcr::{Answer, Command};
 use super::{InfiniHost, System, timers};
@@ -45,6 +52,34 @@ fn handler(opcode: Opcode) -> Option<Handler> {
         Opcode::SW2HW_EQ => InfiniHost::sw2hw_eq,
         Opcode::HW2SW_EQ => InfiniHost::hw2sw_eq,
         Opcode::QUERY_EQ => InfiniHost::query_eq,
+        Opcode::SW2HW_CQ => InfiniHost::sw2hw_cq,
+        Opcode::HW2SW_CQ => InfiniHost::hw2sw_cq,
+        Opcode::QUERY_CQ => InfiniHost::query_cq,
+        Opcode::RESIZE_CQ => InfiniHost::resize_cq,
+        Opcode::SW2HW_SRQ => InfiniHost::sw2hw_srq,
+        Opcode::HW2SW_SRQ => InfiniHost::hw2sw_srq,
+        Opcode::QUERY_SRQ => InfiniHost::query_srq,
+        Opcode::ARM_SRQ => InfiniHost::arm_srq,
+        Opcode::RST2INIT_QPEE
+        | Opcode::INIT2INIT_QPEE
+        | Opcode::INIT2RTR_QPEE
+        | Opcode::RTR2RTS_QPEE
+        | Opcode::RTS2RTS_QPEE
+        | Opcode::SQERR2RTS_QPEE
+        | Opcode::SQD2RTS_QPEE
+        | Opcode::SQD2SQD_QPEE => InfiniHost::modify_qp,
+        Opcode::TO_ERR_QPEE => InfiniHost::qp_to_error,
+        Opcode::RTS2SQD_QPEE => InfiniHost::drain_qp,
+        Opcode::ERR2RST_QPEE => InfiniHost::reset_qp,
+        Opcode::QUERY_QPEE => InfiniHost::query_qp,
+        Opcode::INIT_IB => InfiniHost::init_ib,
+        Opcode::CLOSE_IB => InfiniHost::close_ib,
+        Opcode::SET_IB => InfiniHost::set_ib,
+        Opcode::CONF_SPECIAL_QP => InfiniHost::conf_special_qp,
+        Opcode::MAD_IFC => InfiniHost::mad_ifc,
+        Opcode::READ_MGM => InfiniHost::read_mgm,
+        Opcode::WRITE_MGM => InfiniHost::write_mgm,
+        Opcode::MGID_HASH => InfiniHost::mgid_hash,
         _ => return None,
     })
 }

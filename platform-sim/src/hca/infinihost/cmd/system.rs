@@ -1,10 +1,12 @@
 //! SYS_EN, SYS_DIS, the queries of what the card is, INIT_HCA, CLOSE_HCA. infinihost 3.7, 3.8, 10.2.
 
 use super::super::config::{FIRMWARE_AREA, LOG_UAR_MB, REVISION};
+use super::super::cq::Cqs;
 use super::super::eq::{INTA_PIN, MAX_LOG_SIZE};
 use super::super::hcr::Command;
 use super::super::mpt::KeyTable;
 use super::super::params::Params;
+use super::super::qp::Qps;
 use super::super::regs::{CATAS, CATAS_DWORDS};
 use super::super::uar::Uar;
 use super::super::{InfiniHost, System};
@@ -177,6 +179,8 @@ impl InfiniHost {
                 .count("INIT_HCA: UD address vector enforcement");
         }
         self.chip.keys = KeyTable::new(raw.mpt_base(), params.mpts());
+        self.cqs = Cqs::new(params.cqs());
+        self.qps = Qps::new(params.qps());
         self.uar = Uar::new(params.page_shift);
         self.system = System::Running(Box::new(params));
         Ok(None)

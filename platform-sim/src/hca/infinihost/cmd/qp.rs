@@ -1,0 +1,149 @@
+//! The commands of queue pairs. infinihost 3.11, 4.7.
+
+use super::super::hcr::Command;
+use super::super::qp::{Engine, Qp};
+use super::super::transition::Transition;
+use super::super::{InfiniHost, Params};
+use super::Done;
+use super::system::{LOG_PKEYS, RESERVED};
+use crate::machine::Bus;
+use hca_abi::infinihost::cmd::{CmdStatus, QpModifier, ToReset};
+use hca_abi::infinihost::eqe::EventType;
+use hca_abi::infinihost::qp::{QpContext, QpMailbox, QpState, ServiceType};
+
+impl InfiniHost {
+    /// The full number; its low bits say which context, the others which generation.
+    fn qpn(&mut self, command: &Command) -> Result<u32, CmdStatus> {
+        let modifier = QpModifier::decode(command.input_modifier);
+        if modifier.ee {
+            self.chip.ledger.count("EE context");
+            return Err(CmdStatus::BAD_PARAM);
+        }
+        let qps = self.params().map_or(0, Params::qps);
+        Self::object(self.qps.index(modifier.qpn), qps, RESERVED)?;
+        Ok(modifier.qpn)
+    }
+
+    /// Every transition that takes fields.
+    pub(super) fn modify_qp(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
+        let row = Transition::of(command.opcode).ok_or(CmdStatus::BAD_OP)?;
+        let qpn = self.qpn(command)?;
+        let input: QpMailbox = self.input(bus, command)?;
+        let mask = input.opt_param_mask();
+        if row.from == QpState::RST {
+            if self.qps.is_taken(qpn) {
+                return Err(CmdStatus::BAD_QPEE_STATE);
+            }
+            self.check_new(&input.context)?;
+            let mut context = QpContext::ZERO;
+            row.apply(&mut context, &input.context, mask);
+            context.set_local_qpn(qpn);
+            if Qp::new(context).engine == Engine::Unserved {
+                let service = context.service();
+                self.chip.ledger.count(format!("QP of service {service:?}"));
+            }
+            self.qps.insert(Qp::new(context));
+        } else {
+            let qp = self.qps.get_mut(qpn).ok_or(CmdStatus::BAD_QPEE_STATE)?;
+            if qp.state() != row.from {
+                return Err(CmdStatus::BAD_QPEE_STATE);
+            }
+            let mut context = qp.context;
+            row.apply(&mut context, &input.context, mask);
+            self.check_path(&context)?;
+            let resumes = context.state() == QpState::RTS;
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.context = context;
+            }
+            if resumes {
+                self.schedule_send(qpn);
+            }
+        }
+        for bit in (0..17).filter(|bit| row.ignored(mask) & 1 << bit != 0) {
+            let opcode = command.opcode;
+            self.chip
+                .ledger
+                .count(format!("{opcode:?}: opt_param_mask bit {bit}"));
+        }
+        Ok(None)
+    }
+
+    /// A context that is to leave RESET.
+    fn check_new(&self, context: &QpContext) -> Result<(), CmdStatus> {
+        let services = [
+            ServiceType::RC,
+            ServiceType::UC,
+            ServiceType::UD,
+            ServiceType::MLX,
+        ];
+        let pages = self.params().map_or(0, Params::uar_pages);
+        if !services.contains(&context.service()) || context.uar_page() >= pages {
+            return Err(CmdStatus::BAD_PARAM);
+        }
+        self.check_path(context)?;
+        let has_cqs =
+            self.cqs.contains(context.send_cqn()) && self.cqs.contains(context.receive_cqn());
+        let has_srq = !context.has_srq() || self.srqs.contains(context.srqn());
+        if has_cqs && has_srq {
+            Ok(())
+        } else {
+            Err(CmdStatus::BAD_RESOURCE)
+        }
+    }
+
+    fn check_path(&self, context: &QpContext) -> Result<(), CmdStatus> {
+        let path = context.primary_path();
+        let has_port = self.ports.node.port(path.port()).is_some();
+        if has_port && path.pkey_index() < 1 << LOG_PKEYS {
+            Ok(())
+        } else {
+            Err(CmdStatus::BAD_PARAM)
+        }
+    }
+
+    /// 2ERR. Succeeds in every state.
+    pub(super) fn qp_to_error(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
+        let qpn = self.qpn(command)?;
+        if !self.qps.is_taken(qpn) {
+            let mut context = QpContext::ZERO;
+            context.set_local_qpn(qpn).set_state(QpState::ERR);
+            self.qps.insert(Qp::new(context));
+        }
+        self.stop_qp(bus, qpn);
+        Ok(None)
+    }
+
+    /// RTS2SQD. No send request is ever half done between two calls, so the queue is drained at once.
+    pub(super) fn drain_qp(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
+        let qpn = self.qpn(command)?;
+        let qp = self.qps.get_mut(qpn).ok_or(CmdStatus::BAD_QPEE_STATE)?;
+        if qp.state() != QpState::RTS {
+            return Err(CmdStatus::BAD_QPEE_STATE);
+        }
+        qp.context.set_state(QpState::SQD);
+        if QpModifier::decode(command.input_modifier).sqd_event {
+            self.qp_event(bus, EventType::SQ_DRAINED, qpn);
+        }
+        Ok(None)
+    }
+
+    /// ERR2RST, from any state. What is posted is forgotten without completions.
+    pub(super) fn reset_qp(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
+        let qpn = self.qpn(command)?;
+        let context = self
+            .qps
+            .remove(qpn)
+            .map_or(QpContext::ZERO, |qp| qp.shown());
+        if command.opcode_modifier == ToReset::WithoutContext as u8 {
+            return Ok(None);
+        }
+        self.output(bus, command, &QpMailbox::new(0, context))
+    }
+
+    /// A QP that is not the HCA's is shown in RESET.
+    pub(super) fn query_qp(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
+        let qpn = self.qpn(command)?;
+        let context = self.qps.get(qpn).map_or(QpContext::ZERO, Qp::shown);
+        self.output(bus, command, &QpMailbox::new(0, context))
+    }
+}

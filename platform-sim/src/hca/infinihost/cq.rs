@@ -1,0 +1,289 @@
+//! Completion queues: rings of completions in host memory, and when one of them makes an event. infinihost 4.4, 4.5.
+
+use super::chip::Chip;
+use super::eq::{Events, Rung};
+use super::mpt::{AccessError, Key};
+use crate::machine::Bus;
+use hca_abi::infinihost::cmd::CmdStatus;
+use hca_abi::infinihost::cq::{CqContext, CqState};
+use hca_abi::infinihost::cqe::Cqe;
+use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
+use hca_abi::infinihost::eq::QueueStatus;
+use hca_abi::infinihost::eqe::{CqSyndrome, Eqe, EventType};
+use hca_abi::infinihost::resize_cq::ResizeCq;
+use std::collections::BTreeMap;
+
+/// Log2 of the largest ring.
+pub const MAX_LOG_SIZE: u8 = 17;
+
+/// One ring.
+struct Cq {
+    context: CqContext,
+    /// Running; modulo the size they are places in the ring.
+    producer: u32,
+    consumer: u32,
+    /// Behind the last entry that was solicited or an error.
+    solicited: u32,
+}
+
+/// No entry was written, and none will be: the queue pair that has this CQ is in error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqLost {
+    /// The ring has just failed, by overrun or for want of access.
+    Failed,
+    /// It had failed before, or is not the HCA's.
+    Gone,
+}
+
+impl Cq {
+    fn size(&self) -> u32 {
+        1 << self.context.log_size()
+    }
+
+    fn waiting(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
+    }
+
+    fn write(&mut self, chip: &mut Chip, bus: &mut dyn Bus, cqe: &Cqe) -> Result<(), AccessError> {
+        let place = u64::from(self.producer & (self.size() - 1)) * size_of::<Cqe>() as u64;
+        let at = self.context.start_address().wrapping_add(place);
+        let key = self.context.translate().then_some(Key {
+            key: self.context.lkey(),
+            pd: self.context.pd(),
+        });
+        let mut cqe = *cqe;
+        cqe.set_owned_by_hw(false);
+        let bytes: &[u8; 32] = zerocopy::transmute_ref!(&cqe);
+        chip.write_entry(bus, key, at, bytes)?;
+        self.producer = self.producer.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Entries that were not consumed when the consumer index was `consumer`: is there one that the arming asks for?
+    fn has(&self, solicited_only: bool, consumer: u32) -> bool {
+        let last = if solicited_only {
+            self.solicited
+        } else {
+            self.producer
+        };
+        let ahead = last.wrapping_sub(consumer);
+        ahead != 0 && ahead <= self.producer.wrapping_sub(consumer)
+    }
+
+    /// As a driver may query it.
+    fn context(&self) -> CqContext {
+        let mask = self.size() - 1;
+        let mut context = self.context;
+        context
+            .set_producer_index(self.producer & mask)
+            .set_consumer_index(self.consumer & mask)
+            .set_solicit_producer_index(self.solicited & mask);
+        context
+    }
+
+    /// Tells the EQ of completions.
+    fn fire(&mut self, chip: &mut Chip, events: &mut Events, bus: &mut dyn Bus) {
+        let mask = self.size() - 1;
+        self.context.set_state(CqState::FIRED);
+        self.context.set_last_notified_index(self.producer & mask);
+        let mut eqe = Eqe::ZERO;
+        eqe.set_event_type(EventType::COMPLETION)
+            .set_number(self.context.cqn());
+        events.post_to(chip, bus, self.context.completion_eqn(), &eqe);
+    }
+}
+
+/// All CQs.
+#[derive(Default)]
+pub struct Cqs {
+    cqs: BTreeMap<u32, Cq>,
+    mask: u32,
+}
+
+impl Cqs {
+    /// Of a table of `count` contexts, a power of two.
+    pub fn new(count: u32) -> Self {
+        Self {
+            cqs: BTreeMap::new(),
+            mask: count.wrapping_sub(1),
+        }
+    }
+
+    /// The place of `cqn` in the table.
+    pub fn index(&self, cqn: u32) -> u32 {
+        cqn & self.mask
+    }
+
+    /// Is the place of `cqn` taken, by whatever generation?
+    pub fn is_taken(&self, cqn: u32) -> bool {
+        self.cqs.contains_key(&self.index(cqn))
+    }
+
+    fn get(&mut self, cqn: u32) -> Option<&mut Cq> {
+        let cq = self.cqs.get_mut(&(cqn & self.mask));
+        cq.filter(|cq| cq.context.cqn() == cqn)
+    }
+
+    /// Is CQ `cqn`, of this generation, the HCA's?
+    pub fn contains(&self, cqn: u32) -> bool {
+        let cq = self.cqs.get(&self.index(cqn));
+        cq.is_some_and(|cq| cq.context.cqn() == cqn)
+    }
+
+    /// Takes CQ `cqn` over from software.
+    pub fn create(&mut self, cqn: u32, mut context: CqContext) {
+        context.set_cqn(cqn).set_status(QueueStatus::OK);
+        // Drivers write 0 or "fired" at creation; both mean not armed.
+        context.set_state(CqState::DISARMED);
+        let cq = Cq {
+            producer: context.producer_index(),
+            consumer: context.consumer_index(),
+            solicited: context.producer_index(),
+            context,
+        };
+        self.cqs.insert(self.index(cqn), cq);
+    }
+
+    /// Gives it back: nothing is written there any more.
+    pub fn destroy(&mut self, cqn: u32) -> Option<CqContext> {
+        self.contains(cqn)
+            .then(|| self.cqs.remove(&self.index(cqn)))?
+            .map(|cq| cq.context())
+    }
+
+    /// As it is.
+    pub fn query(&mut self, cqn: u32) -> Option<CqContext> {
+        Some(self.get(cqn)?.context())
+    }
+
+    /// Writes an entry and tells, if the CQ is armed for it. `solicited` are errors, and receives of packets that said so.
+    pub fn complete(
+        &mut self,
+        chip: &mut Chip,
+        events: &mut Events,
+        bus: &mut dyn Bus,
+        cqn: u32,
+        cqe: &Cqe,
+        solicited: bool,
+    ) -> Result<(), CqLost> {
+        let Some(cq) = self.get(cqn) else {
+            bus.report(format_args!(
+                "completion for CQ {cqn:#x}, which is not the HCA's"
+            ));
+            return Err(CqLost::Gone);
+        };
+        if cq.context.status() != QueueStatus::OK {
+            return Err(CqLost::Gone);
+        }
+        let full = cq.waiting() >= cq.size() && !cq.context.ignore_overrun();
+        let (status, syndrome) = if full {
+            bus.report(format_args!(
+                "CQ {cqn:#x} overran its {} entries",
+                cq.size()
+            ));
+            (QueueStatus::OVERFLOW, CqSyndrome::OVERRUN)
+        } else if let Err(error) = cq.write(chip, bus, cqe) {
+            bus.report(format_args!("CQ {cqn:#x} could not be written: {error}"));
+            (QueueStatus::WRITE_FAILURE, CqSyndrome::ACCESS_VIOLATION)
+        } else {
+            if solicited {
+                cq.solicited = cq.producer;
+            }
+            match cq.context.state() {
+                CqState::ARMED => cq.fire(chip, events, bus),
+                CqState::ARMED_SOLICITED if solicited => cq.fire(chip, events, bus),
+                _ => {}
+            }
+            return Ok(());
+        };
+        cq.context.set_status(status);
+        let mut eqe = Eqe::ZERO;
+        eqe.set_event_type(EventType::CQ_ERROR)
+            .set_number(cqn)
+            .set_syndrome(syndrome.0);
+        events.post_to(chip, bus, cq.context.error_eqn(), &eqe);
+        Err(CqLost::Failed)
+    }
+
+    /// Rings the doorbell of a CQ through UAR page `page`.
+    pub fn ring(
+        &mut self,
+        chip: &mut Chip,
+        events: &mut Events,
+        bus: &mut dyn Bus,
+        page: u32,
+        doorbell: CqDoorbell,
+    ) -> Rung {
+        let Some(cq) = self.get(doorbell.cqn) else {
+            return Rung::NoSuchQueue;
+        };
+        if cq.context.uar_page() != page {
+            return Rung::WrongPage;
+        }
+        let mask = cq.size() - 1;
+        let parameter = doorbell.parameter;
+        let consumed = match doorbell.command {
+            CqCommand::INCREMENT => parameter.wrapping_add(1),
+            CqCommand::SET_INDEX => parameter.wrapping_sub(cq.consumer) & mask,
+            CqCommand::ARM | CqCommand::ARM_SOLICITED => {
+                let consumer = match parameter {
+                    CqDoorbell::KNOWN_INDEX => cq.consumer,
+                    // Index of the last entry polled, modulo the size.
+                    last => {
+                        let ahead = last.wrapping_add(1).wrapping_sub(cq.consumer) & mask;
+                        cq.consumer.wrapping_add(ahead)
+                    }
+                };
+                let solicited_only = doorbell.command == CqCommand::ARM_SOLICITED;
+                if cq.has(solicited_only, consumer) {
+                    cq.fire(chip, events, bus);
+                } else if solicited_only {
+                    cq.context.set_state(CqState::ARMED_SOLICITED);
+                } else {
+                    cq.context.set_state(CqState::ARMED);
+                }
+                return Rung::Done;
+            }
+            _ => return Rung::Unmodelled,
+        };
+        if consumed == 0 && doorbell.command == CqCommand::INCREMENT
+            || consumed > cq.waiting() && !cq.context.ignore_overrun()
+        {
+            return Rung::Overrun;
+        }
+        cq.consumer = cq.consumer.wrapping_add(consumed);
+        Rung::Done
+    }
+
+    /// The EQ doorbell that disarms a CQ.
+    pub fn disarm(&mut self, cqn: u32) -> Rung {
+        match self.get(cqn) {
+            Some(cq) => {
+                cq.context.set_state(CqState::DISARMED);
+                Rung::Done
+            }
+            None => Rung::NoSuchQueue,
+        }
+    }
+
+    /// Goes on in another ring, behind as many entries as wait in this one. infinihost 4.5.5: T-mode keeps its producer
+    /// index modulo the old size.
+    pub fn resize(&mut self, cqn: u32, new: &ResizeCq) -> Result<(), CmdStatus> {
+        let cq = self.get(cqn).ok_or(CmdStatus::BAD_RES_STATE)?;
+        if new.log_size() > MAX_LOG_SIZE {
+            return Err(CmdStatus::EXCEED_LIM);
+        }
+        if cq.waiting() > 1 << new.log_size() {
+            return Err(CmdStatus::BAD_SIZE);
+        }
+        let shift = cq.producer & !(cq.size() - 1);
+        cq.producer = cq.producer.wrapping_sub(shift);
+        cq.consumer = cq.consumer.wrapping_sub(shift);
+        cq.solicited = cq.solicited.wrapping_sub(shift);
+        cq.context
+            .set_log_size(new.log_size())
+            .set_start_address(new.start_address())
+            .set_lkey(new.lkey());
+        Ok(())
+    }
+}

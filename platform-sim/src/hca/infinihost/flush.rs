@@ -1,0 +1,159 @@
+//! Completions, and what becomes of a queue pair that fails. infinihost 4.3, 5.8.
+
+use super::InfiniHost;
+use super::cq::CqLost;
+use super::qp::Qp;
+use super::work::Work;
+use super::wqe::Position;
+use crate::machine::Bus;
+use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
+use hca_abi::infinihost::eqe::{Eqe, EventType};
+use hca_abi::infinihost::qp::{QpState, ServiceType};
+
+/// Which half of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Send queue.
+    Send,
+    /// Receive queue, own or shared.
+    Receive,
+}
+
+impl InfiniHost {
+    /// Writes a completion of QP `qpn`.
+    pub(super) fn complete(
+        &mut self,
+        bus: &mut dyn Bus,
+        qpn: u32,
+        side: Side,
+        cqe: &Cqe,
+        solicited: bool,
+    ) {
+        let Some(qp) = self.qps.get(qpn) else {
+            return;
+        };
+        let cqn = match side {
+            Side::Send => qp.context.send_cqn(),
+            Side::Receive => qp.context.receive_cqn(),
+        };
+        let written = self
+            .cqs
+            .complete(&mut self.chip, &mut self.events, bus, cqn, cqe, solicited);
+        if written == Err(CqLost::Failed) {
+            self.work.push_back(Work::CqFailed { cqn });
+        }
+    }
+
+    /// Writes an error completion. `behind` is its doorbell count.
+    fn complete_error(
+        &mut self,
+        bus: &mut dyn Bus,
+        qpn: u32,
+        side: Side,
+        at: Position,
+        syndrome: Syndrome,
+        behind: u16,
+    ) {
+        let mut cqe = ErrorCqe::ZERO;
+        cqe.set_qpn(qpn)
+            .set_syndrome(syndrome)
+            .set_doorbell_count(behind)
+            .set_wqe_address(at.nda)
+            .set_wqe_size(at.nds)
+            .set_opcode(match side {
+                Side::Send => Cqe::ERROR_SEND,
+                Side::Receive => Cqe::ERROR_RECEIVE,
+            });
+        self.complete(bus, qpn, side, cqe.as_cqe(), true);
+    }
+
+    /// An event about QP `qpn`.
+    pub(super) fn qp_event(&mut self, bus: &mut dyn Bus, event: EventType, qpn: u32) {
+        let mut eqe = Eqe::ZERO;
+        eqe.set_event_type(event).set_number(qpn).set_is_qp(true);
+        self.events.post(&mut self.chip, bus, &eqe);
+    }
+
+    /// The send request at the front failed. The queue stops; of a connected QP the other half too.
+    pub(super) fn send_failed(&mut self, bus: &mut dyn Bus, qpn: u32, syndrome: Syndrome) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        let reliable = matches!(qp.context.service(), ServiceType::RC | ServiceType::RD);
+        let Some((at, behind)) = qp.sq.flush() else {
+            return;
+        };
+        qp.context.set_state(QpState::SQE);
+        self.complete_error(bus, qpn, Side::Send, at, syndrome, behind);
+        if reliable {
+            self.stop_qp(bus, qpn);
+        }
+    }
+
+    /// The receive request `at`, which is taken from its queue, failed. Both halves stop.
+    pub(super) fn receive_failed(
+        &mut self,
+        bus: &mut dyn Bus,
+        qpn: u32,
+        at: Position,
+        syndrome: Syndrome,
+    ) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        let behind = u16::try_from(qp.rq.forget()).unwrap_or(u16::MAX);
+        self.complete_error(bus, qpn, Side::Receive, at, syndrome, behind);
+        self.stop_qp(bus, qpn);
+    }
+
+    /// A work queue could not be read: nothing can be said of its requests but that they are flushed.
+    pub(super) fn queue_failed(&mut self, bus: &mut dyn Bus, qpn: u32) {
+        self.stop_qp(bus, qpn);
+        self.qp_event(bus, EventType::WQ_CATASTROPHIC, qpn);
+    }
+
+    /// QP `qpn` goes to ERR: what is outstanding is flushed, one completion for each half.
+    pub(super) fn stop_qp(&mut self, bus: &mut dyn Bus, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        if qp.state() == QpState::ERR {
+            return;
+        }
+        qp.context.set_state(QpState::ERR);
+        let shares = qp.srq().is_some();
+        let sends = qp.sq.flush();
+        let receives = qp.rq.flush();
+        for (side, flushed) in [(Side::Send, sends), (Side::Receive, receives)] {
+            if let Some((at, behind)) = flushed {
+                self.complete_error(bus, qpn, side, at, Syndrome::FLUSHED, behind);
+            }
+        }
+        if shares {
+            self.qp_event(bus, EventType::LAST_WQE_REACHED, qpn);
+        }
+    }
+
+    /// A doorbell came for a half that has stopped.
+    pub(super) fn flush_doorbell(
+        &mut self,
+        bus: &mut dyn Bus,
+        qpn: u32,
+        side: Side,
+        at: Position,
+        behind: u16,
+    ) {
+        self.complete_error(bus, qpn, side, at, Syndrome::FLUSHED, behind);
+    }
+
+    /// A CQ failed: the QPs that complete there are in error.
+    pub(super) fn cq_failed(&mut self, bus: &mut dyn Bus, cqn: u32) {
+        let users: Vec<u32> = self.qps.users_of(cqn).collect();
+        for qpn in users {
+            let alive = self.qps.get(qpn).map(Qp::state) != Some(QpState::ERR);
+            if alive {
+                self.queue_failed(bus, qpn);
+            }
+        }
+    }
+}

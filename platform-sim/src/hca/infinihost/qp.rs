@@ -1,0 +1,164 @@
+//! Queue pairs: context, queues, and who carries out their work. infinihost 4.6, 4.7.
+
+use super::mpt::Key;
+use super::queue::{ReceiveQueue, SendQueue};
+use hca_abi::infinihost::qp::{QpContext, QpState, ServiceType};
+use std::collections::BTreeMap;
+
+/// Who sends and receives for a queue pair. Connected services have an engine object each, which lives here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Unreliable datagrams.
+    Datagram,
+    /// Packets that software builds: QP0 and QP1.
+    Raw,
+    /// A service that the model does not carry out: contexts are kept, sends fail.
+    Unserved,
+}
+
+impl Engine {
+    fn of(service: ServiceType) -> Self {
+        match service {
+            ServiceType::UD => Self::Datagram,
+            ServiceType::MLX => Self::Raw,
+            _ => Self::Unserved,
+        }
+    }
+}
+
+/// A queue pair that is the HCA's.
+pub struct Qp {
+    /// As a driver gave it, and as it may query it.
+    pub context: QpContext,
+    /// Who does the work.
+    pub engine: Engine,
+    /// Send requests.
+    pub sq: SendQueue,
+    /// Receive requests, unless they come from an SRQ.
+    pub rq: ReceiveQueue,
+}
+
+impl Qp {
+    /// With nothing posted.
+    pub fn new(context: QpContext) -> Self {
+        Self {
+            engine: Engine::of(context.service()),
+            context,
+            sq: SendQueue::default(),
+            rq: ReceiveQueue::default(),
+        }
+    }
+
+    /// Full number.
+    pub fn qpn(&self) -> u32 {
+        self.context.local_qpn()
+    }
+
+    /// State.
+    pub fn state(&self) -> QpState {
+        self.context.state()
+    }
+
+    /// Port 1 or 2.
+    pub fn port(&self) -> u8 {
+        self.context.primary_path().port()
+    }
+
+    /// Key and domain of the queues' own memory.
+    pub fn wqe_key(&self) -> Key {
+        Key {
+            key: self.context.wqe_lkey(),
+            pd: self.context.pd(),
+        }
+    }
+
+    /// Packets are accepted.
+    pub fn receives(&self) -> bool {
+        matches!(
+            self.state(),
+            QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE | QpState::SQ_DRAINING
+        )
+    }
+
+    /// The SRQ that it takes its receive requests from.
+    pub fn srq(&self) -> Option<u32> {
+        self.context.has_srq().then(|| self.context.srqn())
+    }
+
+    /// As a driver may query it.
+    pub fn shown(&self) -> QpContext {
+        let mut context = self.context;
+        let next = |position: Option<super::wqe::Position>| position.map_or(0, |at| at.nda);
+        context
+            .set_sq_address(next(self.sq.first()))
+            .set_rq_address(next(self.rq.first()));
+        context
+    }
+}
+
+/// All QPs.
+#[derive(Default)]
+pub struct Qps {
+    qps: BTreeMap<u32, Qp>,
+    mask: u32,
+}
+
+impl Qps {
+    /// Of a table of `count` contexts, a power of two.
+    pub fn new(count: u32) -> Self {
+        Self {
+            qps: BTreeMap::new(),
+            mask: count.wrapping_sub(1),
+        }
+    }
+
+    /// The place of `qpn` in the table.
+    pub fn index(&self, qpn: u32) -> u32 {
+        qpn & self.mask
+    }
+
+    /// QP `qpn`, of this generation.
+    pub fn get(&self, qpn: u32) -> Option<&Qp> {
+        let qp = self.qps.get(&self.index(qpn));
+        qp.filter(|qp| qp.qpn() == qpn)
+    }
+
+    /// QP `qpn`, of this generation.
+    pub fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
+        let qp = self.qps.get_mut(&(qpn & self.mask));
+        qp.filter(|qp| qp.qpn() == qpn)
+    }
+
+    /// Is the place of `qpn` taken, by whatever generation?
+    pub fn is_taken(&self, qpn: u32) -> bool {
+        self.qps.contains_key(&self.index(qpn))
+    }
+
+    /// Takes a QP over from software.
+    pub fn insert(&mut self, qp: Qp) {
+        self.qps.insert(self.index(qp.qpn()), qp);
+    }
+
+    /// Back to RESET: forgotten, with all that is posted.
+    pub fn remove(&mut self, qpn: u32) -> Option<Qp> {
+        self.get(qpn)?;
+        self.qps.remove(&self.index(qpn))
+    }
+
+    /// A QP whose completions go to CQ `cqn`.
+    pub fn user_of(&self, cqn: u32) -> Option<u32> {
+        self.users_of(cqn).next()
+    }
+
+    /// All of them.
+    pub fn users_of(&self, cqn: u32) -> impl Iterator<Item = u32> {
+        let uses = move |qp: &&Qp| [qp.context.send_cqn(), qp.context.receive_cqn()].contains(&cqn);
+        self.qps.values().filter(uses).map(Qp::qpn)
+    }
+
+    /// A QP that takes its receive requests from SRQ `srqn`.
+    pub fn user_of_srq(&self, srqn: u32) -> Option<u32> {
+        let mut users = self.qps.values().filter(|qp| qp.srq() == Some(srqn));
+        users.next().map(Qp::qpn)
+    }
+}
