@@ -782,6 +782,40 @@ proptest! {
     }
 
     #[test]
+    fn no_bytes_whatever_that_a_host_sends_upset_the_fabric(
+        packets in prop::collection::vec(
+            (
+                0..4_u32,
+                any::<bool>(),
+                prop::collection::vec((0..320_usize, any::<u8>()), 0..4),
+                prop_oneof![3 => Just(0_usize), 1 => 0..300_usize],
+                prop_oneof![Just(None), (0..6_u8).prop_map(Some)],
+            ),
+            1..40,
+        ),
+    ) {
+        let mut bench = star_of(4);
+        for (end, is_smp, damage, cut, hop) in packets {
+            let mut smp = Smp::directed(Method::SET, AttributeId::PORT_INFO, 0, &[1, 2]).unwrap();
+            smp.header.hop_pointer = 1;
+            let mut bytes = if is_smp { smp_packet(&smp) } else { data(1, 3, &[7; 280]) };
+            let len = bytes.len();
+            for (at, value) in damage {
+                bytes[at % len] = value;
+            }
+            if let (true, Some(hop)) = (is_smp, hop) {
+                bytes[0x1c + 6] = hop;
+            }
+            let _ = core_ib::wire::packet::seal(&mut bytes);
+            bytes.truncate(len.saturating_sub(cut));
+            bench.send(end, &bytes);
+            bench.run_for(Duration::from_nanos(700));
+        }
+        bench.run_for(Duration::from_millis(2));
+        prop_assert_eq!(bench.fabric.held(0), 0);
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_capture_byte_for_byte(seed: u64) {
         let faults = Faults {
             drop: 100_000,

@@ -100,6 +100,21 @@ impl NodeState {
         self.report(port, notice);
     }
 
+    /// Trap 144: the capability mask of `port` changed, or what `flags` says (ChangeFlags, protocols 3.10.2). For the owner of
+    /// the node, who changed it; then ask [`NodeState::next_trap`].
+    pub fn local_changes(&mut self, port: u8, flags: u16) {
+        let end_port = self.end_port(port);
+        let Some(capability) = self.port(end_port).map(|port| port.info.capability) else {
+            return;
+        };
+        let mut notice = self.notice(TrapNumber::LOCAL_CHANGES);
+        put(&mut notice, 12, &self.end_lid(end_port).0.to_be_bytes());
+        put(&mut notice, 15, &[u8::from(flags != 0)]);
+        put(&mut notice, 16, &capability.bits().to_be_bytes());
+        put(&mut notice, 20, &flags.to_be_bytes());
+        self.report(end_port, notice);
+    }
+
     /// Trap 257 or 258: a packet with a wrong P_Key or Q_Key came to `port`, whose counter is raised too.
     pub fn key_violation(&mut self, port: u8, violation: &KeyViolation) {
         let number = match violation.key {
@@ -358,6 +373,41 @@ mod tests {
             assert!(sent < 100);
         }
         assert_eq!(sent, MAX_TRIES);
+    }
+
+    #[test]
+    fn a_change_of_the_node_is_told_with_its_capability_mask() {
+        let mut node = switch();
+        node.local_changes(3, 1);
+        let (port, smp) = node.poll_trap(Instant(0)).unwrap();
+        let capability = node.port(0).unwrap().info.capability.bits().to_be_bytes();
+        assert_eq!((port, &smp.data[4..6]), (0, [0, 144].as_slice()));
+        assert_eq!(smp.data[12..16], [0, 7, 0, 1]);
+        assert_eq!(
+            (&smp.data[16..20], &smp.data[20..22]),
+            (&capability[..], [0, 1].as_slice())
+        );
+    }
+
+    #[test]
+    fn a_p_key_barred_at_an_external_port_is_told_with_the_port() {
+        let mut node = switch();
+        let violation = KeyViolation {
+            key: BadKey::P(PKey(0x8005)),
+            slid: Lid(2),
+            dlid: Lid(3),
+            sl: Sl::new(1),
+            src_qp: Qpn::new(0x48),
+            dest_qp: Qpn::new(0x49),
+            gids: None,
+        };
+        node.external_p_key_notice(4, &violation);
+        let (_, smp) = node.poll_trap(Instant(0)).unwrap();
+        let head = [0x82, 0, 0, 2, 1, 3, 0, 7];
+        assert_eq!(smp.data[..8], head);
+        let expected = [0, 2, 0, 3, 0x80, 5, 0x10, 0, 0, 0x48, 0, 0, 0, 0x49];
+        assert_eq!(smp.data[12..26], expected);
+        assert_eq!(smp.data[58..61], [0, 7, 4]);
     }
 
     #[test]
