@@ -290,7 +290,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
         self.place = place;
     }
 
-    /// The CQ of both QPs, for [`Device::take_cq_event`].
+    /// The CQ of both QPs, for [`Device::take_cq_event`](core_ib::verbs::Device::take_cq_event).
     pub fn cq(&self) -> CqHandle {
         self.cq.handle()
     }

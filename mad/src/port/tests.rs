@@ -2,10 +2,11 @@
 
 use super::fake::{FakeHca, FakeMachine, OnTheWire};
 use super::*;
+use crate::{Delivery, Dispatch, Registration, Sa, SaAnswer, SaConfig, SaNext, SaPort};
 use core_ib::verbs::{QpState, QpType};
 use core_ib::wire::FlowLabel;
-use core_ib::wire::mad::{AttributeId, Method, Smp};
-use core_ib::{Guid, Mtu, QKey, Qpn};
+use core_ib::wire::mad::{AttributeId, MadStatus, Method, PathRecord, Smp};
+use core_ib::{Guid, Instant, Mtu, QKey, Qpn};
 use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
@@ -610,6 +611,60 @@ fn a_port_of_an_hca_that_was_reset_gives_its_memory_back() {
     // SAFETY: the fake HCA does nothing by itself.
     port.abandon(unsafe { LetGo::claim() });
     assert_eq!(machine.pieces(), 0);
+}
+
+/// Port, dispatch and SA client as an owner puts them together.
+#[test]
+fn a_path_query_goes_all_the_way_and_its_answer_comes_back() {
+    with_port(|port, hca| {
+        let now = Instant(0);
+        let mut dispatch = Dispatch::<2, 1>::new();
+        let agent = dispatch.register(Registration::sa_client()).unwrap();
+        let mut sa = Sa::<2, 1, 1, 256>::new(agent, SaConfig::DEFAULT);
+        let at = SaPort {
+            active: true,
+            lid: Lid(4),
+            sm_lid: Lid(9),
+            sm_sl: Sl::new(3),
+            pkey_index: 0,
+        };
+        sa.port_changed(&at, now);
+        let path = PathRecord {
+            numb_path: 1,
+            ..PathRecord::default()
+        };
+        sa.get(77, &path, PathRecord::NUMB_PATH, now).unwrap();
+        let SaNext::Send(outgoing) = sa.poll(now) else {
+            panic!("is due");
+        };
+        port.send(&outgoing).unwrap();
+        let [sent] = &hca.wire()[..] else {
+            panic!("one MAD");
+        };
+        assert_eq!(
+            (sent.ah.dlid, sent.qpn, sent.qkey),
+            (Lid(9), Qpn::GSI, QKey::GSI)
+        );
+        let mut answer = sent.mad;
+        answer.set_header(&answer.header().reply(MadStatus::OK).unwrap());
+        arrives(hca, GSI, 9, &answer);
+        let got = received(port);
+        let request = None;
+        let response = Delivery::Response { agent, request };
+        assert_eq!(dispatch.handle(&got, now), response);
+        sa.handle(&got, now);
+        let done = sa.poll(now);
+        let SaNext::Done {
+            cookie: 77,
+            result: Ok(SaAnswer::Record(record)),
+            ..
+        } = done
+        else {
+            panic!("{done:?}");
+        };
+        assert_eq!(record.read::<PathRecord>(), Ok(path));
+        idle(port);
+    });
 }
 
 /// What the HCA, the wire or an agent does.

@@ -338,29 +338,27 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         }
     }
 
-    /// A request that is over.
+    /// A request that is over; of several that which was made first, so that nobody hears that he left before he
+    /// hears that he joined.
     fn done(&mut self) -> Option<SaNext> {
-        for slot in &mut self.queries {
-            if let Some(Query {
-                id: query,
-                cookie,
-                kind: Kind::Over(result),
-            }) = *slot
-            {
-                *slot = None;
-                if let TableState::Ready { shown, .. } = &mut self.table_state
-                    && result == Ok(SaAnswer::Table)
-                {
-                    *shown = true;
-                }
-                return Some(SaNext::Done {
-                    query,
-                    cookie,
-                    result,
-                });
-            }
+        let newest = self.serial;
+        let is_over = |slot: &&mut Option<Query>| slot.as_ref().is_some_and(Query::is_over);
+        let age = |slot: &&mut Option<Query>| slot.map(|query| newest.wrapping_sub(query.id.0));
+        let slot = self.queries.iter_mut().filter(is_over).max_by_key(age)?;
+        let Query { id, cookie, kind } = slot.take()?;
+        let Kind::Over(result) = kind else {
+            return None;
+        };
+        if let TableState::Ready { shown, .. } = &mut self.table_state
+            && result == Ok(SaAnswer::Table)
+        {
+            *shown = true;
         }
-        None
+        Some(SaNext::Done {
+            query: id,
+            cookie,
+            result,
+        })
     }
 
     /// What users are to be told that they did not ask.

@@ -248,6 +248,10 @@ impl Query {
         self.id.0 == serial && asked(&self.kind)
     }
 
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.kind, Kind::Over(_))
+    }
+
     pub(super) fn is_waiting_table(&self) -> bool {
         matches!(&self.kind, Kind::Table { transaction, .. } if transaction.is_none())
     }

@@ -197,3 +197,31 @@ fn a_port_that_goes_down_ends_queries_and_comes_back_with_its_groups() {
     world.run(10);
     assert_eq!(world.bits(3), 1);
 }
+
+#[test]
+fn who_leaves_at_once_hears_that_he_joined_before_he_hears_that_he_left() {
+    let mut world = World::new();
+    let full = JoinState::FULL_MEMBER;
+    world
+        .sa
+        .join(1, user(1), &member(1, full), JOIN_MASK)
+        .unwrap();
+    world.run(10);
+    world.answers();
+    // The leave gets the place before that of the join.
+    let path = PathRecord::default();
+    let query = world.sa.get(2, &path, ComponentMask::NONE, ms(10)).unwrap();
+    world
+        .sa
+        .join(3, user(0), &member(1, full), JOIN_MASK)
+        .unwrap();
+    world.sa.cancel(query);
+    let cancelled = world.sa.poll(ms(10));
+    assert!(matches!(cancelled, SaNext::Done { cookie: 2, .. }));
+    world.sa.leave(4, user(0), mgid(1), full).unwrap();
+    let cookies = [(); 2].map(|()| match world.sa.poll(ms(10)) {
+        SaNext::Done { cookie, .. } => cookie,
+        _ => 0,
+    });
+    assert_eq!(cookies, [3, 4]);
+}
