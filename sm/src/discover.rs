@@ -271,6 +271,7 @@ impl Manager<'_> {
         }
         for (id, other) in [(port, far), (far, port)] {
             if let Some(row) = self.ports.get_mut(id) {
+                self.st.reroute |= row.peer != Some(other);
                 (row.peer, row.link_sweep) = (Some(other), sweep);
             }
         }
@@ -467,6 +468,7 @@ impl Manager<'_> {
                 .remove(PortFlags::P_KEYS_DONE | PortFlags::QOS_DONE);
         }
         if info.state == PortState::DOWN {
+            self.st.reroute |= row.has(PortFlags::UNHEALTHY);
             row.flags
                 .remove(PortFlags::UNHEALTHY | PortFlags::UNANSWERED);
             row.traps = 0;

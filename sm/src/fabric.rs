@@ -6,8 +6,15 @@ use crate::subnet::PortFlags;
 use crate::table::{Id, PortId, SwitchId};
 
 impl Manager<'_> {
-    /// Computes all forwarding tables; what changes is noted to be written.
+    /// Computes all forwarding tables, if anything changed that they depend on; what changes in them is noted to be
+    /// written.
     pub(crate) fn route(&mut self) {
+        let unknown = |id| self.switches.get(id).is_some_and(|row| row.rewrite);
+        if !self.st.reroute && !self.all_switches().any(unknown) {
+            return;
+        }
+        self.st.reroute = false;
+        self.remake_all();
         self.build_graph();
         let [a, b, c] = &mut self.sets;
         self.graph.distances(self.hops, a, b, c);

@@ -103,6 +103,7 @@ impl Manager<'_> {
         };
         let (guid, old) = (row.guid, core::mem::replace(&mut row.lid, lid));
         if old != lid {
+            self.st.reroute = true;
             row.flags.remove(PortFlags::LID_SET);
             self.forget_lids(old, guid);
         }

@@ -106,6 +106,8 @@ pub(crate) struct State {
     pub(crate) lost_reports: u32,
     /// Switches in the graph of the last routing.
     pub(crate) graph_count: usize,
+    /// Something that routes depend on has changed since the last routing.
+    pub(crate) reroute: bool,
 }
 
 impl State {
@@ -158,6 +160,7 @@ impl State {
             records: n(profile.records),
             lost_reports: 0,
             graph_count: 0,
+            reroute: true,
         }
     }
 }

@@ -450,7 +450,7 @@ impl Manager<'_> {
 
     /// Makes the trees that are due after a routing.
     pub(crate) fn route_groups(&mut self) {
-        self.remake_all();
+        self.st.multicast_at = Instant::NEVER;
         self.make_trees();
     }
 

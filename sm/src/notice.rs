@@ -204,6 +204,7 @@ impl Manager<'_> {
         row.trap_at = now;
         if row.traps >= UNHEALTHY && !row.has(PortFlags::UNHEALTHY) {
             row.flags.insert(PortFlags::UNHEALTHY);
+            self.st.reroute = true;
             let port = row.number;
             self.report(Report::Unhealthy { guid, port });
             self.sweep_again();

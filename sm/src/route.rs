@@ -235,12 +235,17 @@ fn spread(
         return;
     }
     let share = leaves_there.len().div_ceil(ports.len().max(1));
+    let mut allowed = [0; 4];
+    for &port in ports {
+        bits::set(&mut allowed, port.into());
+    }
     for offset in 0..1_usize << leaves.lmc {
         // LIDs of this offset on each port, by port number.
         let mut taken = [0_u16; 256];
         for leaf in leaves_there {
             let lid = usize::from(leaf.lid) + offset;
-            let Some(&port) = present.get(lid).filter(|port| ports.contains(port)) else {
+            let kept = present.get(lid).copied();
+            let Some(port) = kept.filter(|&port| bits::get(&allowed, port.into())) else {
                 continue;
             };
             if earlier(row, lid, offset).contains(&port) && ports.len() > offset {

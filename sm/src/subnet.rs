@@ -491,6 +491,7 @@ impl Manager<'_> {
     /// Takes the cable between `port` and its peer out of the books.
     pub(crate) fn unlink(&mut self, port: PortId) {
         let peer = self.ports.get_mut(port).and_then(|row| row.peer.take());
+        self.st.reroute |= peer.is_some();
         if let Some(row) = peer.and_then(|peer| self.ports.get_mut(peer))
             && row.peer == Some(port)
         {

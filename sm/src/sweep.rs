@@ -161,6 +161,7 @@ impl Manager<'_> {
                 && !row.present
             {
                 row.present = true;
+                self.st.reroute = true;
                 // A blank row was taken from the vacant ones before, one that returns is no longer vacant now.
                 self.st.vacant = self.st.vacant.saturating_sub(usize::from(row.vacant));
                 row.vacant = false;
@@ -196,6 +197,7 @@ impl Manager<'_> {
             && let Some(row) = self.ports.get_mut(port)
         {
             row.flags.insert(PortFlags::PRESENT | PortFlags::REREGISTER);
+            self.st.reroute = true;
         }
     }
 
@@ -205,6 +207,7 @@ impl Manager<'_> {
             return;
         };
         let fresh = !row.vacant;
+        self.st.reroute |= row.present;
         row.present = false;
         row.vacant = true;
         row.todo = NodeTodo::empty();
@@ -234,6 +237,7 @@ impl Manager<'_> {
         if !flags.contains(PortFlags::PRESENT) {
             return;
         }
+        self.st.reroute = true;
         self.leave_all(port);
         self.unsubscribe_all(port);
         let first = usize::from(lid.0);

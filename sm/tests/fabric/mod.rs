@@ -649,6 +649,14 @@ impl Fabric {
         self.send(node, port, outgoing.mad, outgoing.to.lid, own, src_qp);
     }
 
+    /// A manager is told to sweep.
+    pub fn sweep_now(&mut self, seat: usize) {
+        let now = self.now;
+        let seat = &mut self.seats[seat];
+        seat.sm.handle(Event::Sweep, now);
+        seat.next = now;
+    }
+
     /// Lets time pass.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now.after(time);
@@ -717,6 +725,7 @@ impl Fabric {
     }
 
     /// GetTable: the whole message, reassembled, with every segment acknowledged: its first header and its data.
+    #[expect(clippy::result_large_err, reason = "it is one MAD")]
     pub fn ask_table(&mut self, node: usize, mad: Mad) -> Result<(Mad, Vec<u8>), Option<Mad>> {
         self.inbox.clear();
         self.ask(node, mad);
