@@ -110,6 +110,7 @@ pub mod rmpp;
 mod sa;
 pub mod smi;
 mod transaction;
+mod untrusted;
 
 pub use addr::{MadAddr, Outgoing, Received, SpecialQp};
 pub use dispatch::{
@@ -124,6 +125,8 @@ pub use sa::{
     GroupUser, GroupUsers, QueryId, Sa, SaAnswer, SaConfig, SaError, SaNext, SaPort, SaRecord,
 };
 pub use transaction::{Event, Next, NoAnswer, Patience, Transaction};
+
+pub use untrusted::read_untrusted;
 
 #[cfg(test)]
 extern crate std;
