@@ -15,4 +15,5 @@ pub mod contract;
 pub mod fabric;
 pub mod hca;
 pub mod machine;
+pub mod serve;
 pub mod transport;

@@ -1,0 +1,31 @@
+//! The InfiniBand simulator as a program.
+
+use clap::{Parser, Subcommand};
+use openib_sim::serve;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "openib-sim", about = "The InfiniBand simulator", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A fabric whose hosts are sockets for virtual machines (QEMU: `-device vfio-user-pci`).
+    Serve(serve::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(options) => serve::run(&options, |_| {}),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
