@@ -87,7 +87,7 @@ impl Stream {
         }
     }
 
-    /// Adds bytes as if they had been received, with these files.
+    /// Takes bytes as if they had been received, with these files; nobody reads the replies.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
@@ -99,7 +99,9 @@ impl Stream {
             *place = *byte;
         }
         self.filled += bytes.len().min(room.len());
-        self.take(files, &mut handle)
+        let result = self.take(files, &mut handle);
+        self.replies.clear();
+        result
     }
 
     /// Handles all messages that are there as a whole.
@@ -111,9 +113,10 @@ impl Stream {
         let mut start = 0;
         while start < self.filled {
             let rest = self.buffer.get(start..self.filled).unwrap_or(&[]);
-            let Some((header, body, size)) = message::split(rest)? else {
+            let Some((header, body)) = message::split(rest)? else {
                 break;
             };
+            let size = header.size();
             let mut with = core::mem::take(&mut self.held);
             if start + size >= self.filled {
                 with.append(&mut files);

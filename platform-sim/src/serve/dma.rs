@@ -82,7 +82,7 @@ impl ClientMemory {
         };
         let last = len.checked_sub(1).and_then(|len| start.checked_add(len));
         let last = last.ok_or(wrong)?;
-        if (start | len) % PAGE != 0 {
+        if !(start | len).is_multiple_of(PAGE) {
             return Err(wrong);
         }
         let place = self.regions.partition_point(|region| region.start < start);
@@ -278,7 +278,7 @@ fn back(
     let file = File::from(file);
     let metadata = file.metadata().map_err(errno)?;
     let end = offset.checked_add(len).ok_or(wrong)?;
-    if !metadata.is_file() || end > metadata.len() || offset % PAGE != 0 {
+    if !metadata.is_file() || end > metadata.len() || !offset.is_multiple_of(PAGE) {
         return Err(wrong);
     }
     if !sealed {

@@ -68,6 +68,7 @@ const ERROR: u32 = 1 << 5;
 
 impl Header {
     /// A command.
+    #[cfg(test)]
     pub(super) fn command_of(id: u16, command: Command, body: usize, reply: bool) -> Self {
         Self {
             id: U16::new(id),
@@ -121,8 +122,8 @@ impl Header {
     }
 }
 
-/// The message at the start of `bytes`: its header, how long it is, its body. `None` if it is not there as a whole yet.
-pub(super) fn split(bytes: &[u8]) -> Result<Option<(Header, &[u8], usize)>, Refusal> {
+/// The message at the start of `bytes`: its header and its body. `None` if it is not there as a whole yet.
+pub(super) fn split(bytes: &[u8]) -> Result<Option<(Header, &[u8])>, Refusal> {
     let Ok((header, _)) = Header::read_from_prefix(bytes) else {
         return Ok(None);
     };
@@ -134,7 +135,7 @@ pub(super) fn split(bytes: &[u8]) -> Result<Option<(Header, &[u8], usize)>, Refu
         });
     }
     let body = bytes.get(HEADER..size);
-    Ok(body.map(|body| (header, body, size)))
+    Ok(body.map(|body| (header, body)))
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Debug)]

@@ -16,6 +16,7 @@ mod message;
 mod refusal;
 mod server;
 mod session;
+mod untrusted;
 
 #[cfg(test)]
 mod tests;
@@ -25,3 +26,4 @@ pub use message::Command;
 pub use refusal::Refusal;
 pub use server::{Server, Socket};
 pub use session::Traffic;
+pub use untrusted::read_untrusted;
