@@ -8,6 +8,7 @@
 //! What a client sends is not believed: a message that is wrong is answered with an error number, and one that
 //! cannot be answered ends its session. Nothing it sends stops the world, other clients, or the next client.
 
+mod capabilities;
 mod client;
 mod connection;
 mod dma;

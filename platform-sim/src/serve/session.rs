@@ -4,10 +4,10 @@
 use super::client::{MESSAGE_ADDRESS, Shared};
 use super::irq::{self, MSIX};
 use super::message::{
-    AccessBody, HEADER, Header, IndexBody, InfoBody, MAX_DATA, MAX_FILES, RegionInfoBody, Request,
-    SmallWrite, VersionBody,
+    AccessBody, Header, IndexBody, InfoBody, MAX_DATA, RegionInfoBody, Request, SmallWrite,
+    VersionBody,
 };
-use super::{Command, Refusal, dma};
+use super::{Command, Refusal, capabilities};
 use crate::machine::{Bus, PciFunction, Remote};
 use core::ops::Range;
 use std::os::fd::OwnedFd;
@@ -307,31 +307,13 @@ impl<D: Device> Session<D> {
         &mut self,
         header: &Header,
         (major, minor): (u16, u16),
-        capabilities: &[u8],
+        theirs: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
         if major != 0 {
             return Err(Refusal::Version(major));
         }
-        let capabilities = capabilities.strip_suffix(&[0]).unwrap_or(capabilities);
-        let theirs: serde_json::Value = if capabilities.is_empty() {
-            serde_json::Value::Null
-        } else {
-            let command = Command::VERSION;
-            let found = HEADER + size_of::<VersionBody>() + capabilities.len();
-            serde_json::from_slice(capabilities).map_err(|_| Refusal::Length { command, found })?
-        };
-        let several = &theirs["capabilities"]["write_multiple"];
-        let mut ours = serde_json::json!({
-            "max_msg_fds": MAX_FILES,
-            "max_data_xfer_size": MAX_DATA,
-            "max_dma_maps": dma::MAX_REGIONS,
-            "pgsizes": 4096,
-        });
-        if several.as_bool() == Some(true) {
-            ours["write_multiple"] = true.into();
-        }
-        let ours = serde_json::json!({ "capabilities": ours }).to_string();
+        let ours = capabilities::ours(capabilities::proposes(theirs, b"write_multiple"));
         let version = VersionBody {
             major: 0.into(),
             minor: minor.min(MINOR).into(),

@@ -1,5 +1,6 @@
 //! What is asked and answered.
 
+use super::super::capabilities::proposes;
 use super::super::message::{IndexBody, InfoBody, RegionInfoBody};
 use super::*;
 
@@ -13,23 +14,19 @@ fn the_reply_to_an_introduction_is_of_no_later_version_and_offers_no_capability_
     let body = talk.ask(Command::VERSION, &[0, 0, 0, 0]).unwrap();
     assert_eq!(body[..4], [0, 0, 0, 0]);
     assert_eq!(body.last(), Some(&0), "text ends with NUL");
-    let ours: serde_json::Value = serde_json::from_slice(&body[4..body.len() - 1]).unwrap();
-    assert_eq!(ours["capabilities"]["max_data_xfer_size"], 65_536);
-    assert!(ours["capabilities"].get("write_multiple").is_none());
+    assert!(!proposes(&body[4..], b"write_multiple"));
     let mut talk = Talk::stranger();
     let mut body = vec![0, 0, 7, 0];
     body.extend_from_slice(b"{\"capabilities\":{\"write_multiple\":true}}\0");
     let body = talk.ask(Command::VERSION, &body).unwrap();
     assert_eq!(body[..4], [0, 0, 1, 0], "0.1 is the newest that is spoken");
-    let ours: serde_json::Value = serde_json::from_slice(&body[4..body.len() - 1]).unwrap();
-    assert_eq!(ours["capabilities"]["write_multiple"], true);
+    assert!(proposes(&body[4..], b"write_multiple"));
 }
 
 #[test]
 fn a_client_that_speaks_another_version_may_try_again() {
     let mut talk = Talk::stranger();
     assert_eq!(talk.ask(Command::VERSION, &[1, 0, 0, 0]), Err(71), "EPROTO");
-    assert_eq!(talk.ask(Command::VERSION, b"\0\0\0\0{"), Err(EINVAL));
     assert!(talk.ask(Command::VERSION, &[0, 0, 0, 0]).is_ok());
     let again = talk.ask(Command::VERSION, &[0, 0, 0, 0]);
     assert_eq!(again, Err(EINVAL), "once is enough");
