@@ -2,6 +2,8 @@
 
 pub(crate) mod backoff;
 mod buffers;
+#[cfg(test)]
+mod chaos;
 mod control;
 mod event;
 mod group;
