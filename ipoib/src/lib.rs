@@ -56,6 +56,8 @@
 #[cfg(test)]
 extern crate std;
 
+#[cfg(test)]
+mod fake;
 mod keyed;
 pub mod link;
 mod lot;
@@ -64,6 +66,8 @@ mod net;
 mod profile;
 mod room;
 mod stats;
+#[cfg(test)]
+mod world;
 
 pub use net::{GroupError, NetInterface, SendError};
 pub use profile::{Profile, Timers};

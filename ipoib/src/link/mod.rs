@@ -15,6 +15,8 @@ mod interface;
 )]
 mod link;
 mod path;
+#[cfg(test)]
+mod ring_tests;
 mod rings;
 mod sa;
 #[cfg(test)]

@@ -88,6 +88,11 @@ impl Own {
         self.phase = Phase::Waiting;
     }
 
+    /// Has somebody else got it?
+    pub(super) const fn is_lost(&self) -> bool {
+        matches!(self.phase, Phase::Duplicate(_))
+    }
+
     /// Somebody else has it.
     pub(super) const fn lose(&mut self) {
         self.phase = Phase::Duplicate(false);

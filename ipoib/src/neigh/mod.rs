@@ -310,11 +310,10 @@ impl<R: Room> Neigh<R> {
             let group = broadcast_gid(self.p_key, self.scope);
             return NextHop::To(LinkAddress::multicast(group));
         }
-        let own = self
-            .addresses
-            .iter()
-            .any(|own| own.address == packet.destination);
-        if own || packet.destination.is_unspecified() || packet.destination.is_loopback() {
+        if self.has(packet.destination)
+            || packet.destination.is_unspecified()
+            || packet.destination.is_loopback()
+        {
             count(&mut self.stats.bad_destination);
             return NextHop::Drop;
         }
@@ -444,7 +443,7 @@ impl<R: Room> Neigh<R> {
         if arp.sender == self.link {
             return; // our own, by whatever way
         }
-        if self.addresses.iter().any(|own| own.address == sender) {
+        if self.has(sender) {
             return count(&mut self.stats.conflicts);
         }
         let to_us = self.is_ours(IpAddr::V4(arp.target_ip));
@@ -554,7 +553,8 @@ impl<R: Room> Neigh<R> {
 
     /// Somebody else says that it has `address`. Is it one of ours?
     fn claimed(&mut self, address: IpAddr) -> bool {
-        let Some(own) = self.addresses.iter_mut().find(|own| own.address == address) else {
+        let mut all = self.addresses.iter_mut();
+        let Some(own) = all.find(|own| own.address == address && !own.is_lost()) else {
             return false;
         };
         count(&mut self.stats.conflicts);
@@ -564,6 +564,13 @@ impl<R: Room> Neigh<R> {
         true
     }
 
+    /// Is it one of the host's, as far as we know?
+    fn has(&self, address: IpAddr) -> bool {
+        let mut all = self.addresses.iter();
+        all.any(|own| own.address == address && !own.is_lost())
+    }
+
+    /// Do we answer for it?
     fn is_ours(&self, address: IpAddr) -> bool {
         let mut all = self.addresses.iter();
         all.any(|own| own.address == address && own.is_ours())
