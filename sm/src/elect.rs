@@ -10,8 +10,8 @@ use crate::smp::Op;
 use crate::subnet::{PortFlags, PortTodo};
 use crate::sweep::Phase;
 use crate::table::PortId;
-use core_ib::Instant;
 use core_ib::wire::mad::{MadStatus, Method, SmInfo, SmKey, SmState, Smp};
+use core_ib::{Instant, Lid};
 
 /// Another manager.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +127,9 @@ impl Manager<'_> {
                     refused: false,
                 };
                 let limit = self.peers.len();
+                if self.st.role == Role::Master && self.st.phase == Phase::Idle {
+                    self.sweep_again();
+                }
                 match self.peers.iter_mut().find(|slot| slot.is_none()) {
                     Some(slot) => *slot = Some(peer),
                     None => self.no_room("managers", limit),
@@ -295,8 +298,9 @@ impl Manager<'_> {
     }
 
     /// Get or Set of SMInfo came: the answer.
-    pub(crate) fn asked_for_sm_info(&mut self, smp: &Smp) -> Option<Smp> {
+    pub(crate) fn asked_for_sm_info(&mut self, smp: &Smp, slid: Lid) -> Option<Smp> {
         self.st.act_count = self.st.act_count.wrapping_add(1);
+        self.look_at(slid);
         let before = self.sm_info(false);
         let status = if smp.header.method == Method::SET {
             let sender = SmInfo::from_bytes(smp.data.first_chunk()?);
@@ -307,6 +311,21 @@ impl Manager<'_> {
         let mut reply = smp.reply(status)?;
         reply.put(&before).ok()?;
         Some(reply)
+    }
+
+    /// Who looks at the master is a manager that stands by. One that started since the last sweep, on a port whose node
+    /// does not tell of it by trap 144, is found so.
+    fn look_at(&mut self, slid: Lid) {
+        if self.st.role != Role::Master || self.st.phase != Phase::Idle {
+            return;
+        }
+        let port = self
+            .port_of_lid(slid)
+            .filter(|&port| self.st.own != Some(port));
+        let known = |port| self.peers.iter().flatten().any(|peer| peer.port == port);
+        if let Some(port) = port.filter(|&port| !known(port)) {
+            self.port_todo(port, PortTodo::SM_INFO);
+        }
     }
 
     /// Another manager commands. It is answered with what we were before.

@@ -12,7 +12,7 @@
 //!   hops goes to the node's own SMA, and the SMA's answer comes back as an event. Of requests that others send, the
 //!   node's SMA gets all but Get and Set of SMInfo, and traps: these are the manager's.
 //! * GMPs: those of class 0x03 that are requests to the administrator, responses to its reports, or RMPP packets of its
-//!   transfers.
+//!   transfers. What to register with a MAD dispatcher is [`REGISTRATIONS`].
 //! * It sets bit IsSM of the port as it is told, and calls `poll` until it is told to wait: after every event, and at
 //!   the instant given.
 //!
@@ -44,5 +44,5 @@ pub use api::{Action, Event, Level, Report, Role};
 pub use config::{Broadcast, Config, DEFAULT_BASE, Membership, Partition, Qos};
 pub use error::SmError;
 pub use profile::Profile;
-pub use sm::Sm;
+pub use sm::{REGISTRATIONS, Sm};
 pub use store::Store;

@@ -81,8 +81,8 @@ impl Manager<'_> {
                     .is_some_and(|row| row.has(PortFlags::REREGISTER)))
     }
 
-    /// The fields that a manager writes differ.
-    fn differs(found: &PortInfo, wanted: &PortInfo, is_end: bool) -> bool {
+    /// The fields that a manager writes differ: those of an end port if it is one, those of a cable if there is one.
+    fn differs(found: &PortInfo, wanted: &PortInfo, is_end: bool, cable: bool) -> bool {
         let link = |info: &PortInfo| {
             (
                 info.neighbor_mtu,
@@ -101,7 +101,7 @@ impl Manager<'_> {
                 (info.master_sm_lid, info.master_sm_sl, info.subnet_timeout),
             )
         };
-        link(found) != link(wanted) || (is_end && end(found) != end(wanted))
+        (cable && link(found) != link(wanted)) || (is_end && end(found) != end(wanted))
     }
 
     /// What is to be written into an end port in service.
@@ -117,7 +117,7 @@ impl Manager<'_> {
         if wanted.client_reregister
             || row.has(PortFlags::REREGISTER)
             || !row.has(PortFlags::LID_SET)
-            || Self::differs(&found, &wanted, true)
+            || Self::differs(&found, &wanted, true, row.peer.is_some())
         {
             todo |= PortTodo::CONFIGURE;
         }
@@ -158,7 +158,7 @@ impl Manager<'_> {
                 if !is_end || !peer_is_switch {
                     todo |= PortTodo::BOUNCE;
                 }
-            } else if !is_end && Self::differs(&found, &wanted, false) {
+            } else if !is_end && Self::differs(&found, &wanted, false, true) {
                 todo |= PortTodo::CONFIGURE;
             }
         }

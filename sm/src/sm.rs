@@ -8,7 +8,25 @@ use crate::profile::Profile;
 use crate::store::Store;
 use core_ib::wire::mad::{AttributeId, Mad, Method, MgmtClass, Smp};
 use core_ib::{Guid, Instant, Lid};
-use ib_mad::Received;
+use ib_mad::{Methods, Received, Registration, SpecialQp, Tracking};
+
+/// What the owner of a [`Dispatch`](ib_mad::Dispatch) registers for a manager: SMPs by LID and by directed route, whose
+/// first agent is [`Config::smi_agent`], and subnet administration, whose agent is [`Config::sa_agent`].
+pub const REGISTRATIONS: [Registration; 3] = [
+    serve(SpecialQp::Smi, MgmtClass::SUBN_LID, 1, SMI),
+    serve(SpecialQp::Smi, MgmtClass::SUBN_DR, 1, SMI),
+    serve(SpecialQp::Gsi, MgmtClass::SUBN_ADM, 2, Methods::SA_SERVER),
+];
+
+/// What other managers and nodes send unasked.
+const SMI: Methods = Methods::GET_SET.and(Method::TRAP);
+
+const fn serve(qp: SpecialQp, class: MgmtClass, version: u8, methods: Methods) -> Registration {
+    Registration {
+        tracking: Tracking::Agent,
+        ..Registration::server(qp, class, version, methods)
+    }
+}
 
 /// A subnet manager and administrator on one port.
 ///
@@ -115,7 +133,7 @@ impl Manager<'_> {
             (Method::GET_RESP, _) => self.response(&smp),
             (Method::TRAP, AttributeId::NOTICE) => self.trap(received, &smp),
             (Method::GET | Method::SET, AttributeId::SM_INFO) => {
-                if let Some(reply) = self.asked_for_sm_info(&smp) {
+                if let Some(reply) = self.asked_for_sm_info(&smp, received.wc.slid) {
                     let mad = Mad(reply.to_bytes());
                     self.answer(received.reply(mad));
                 }

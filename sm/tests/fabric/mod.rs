@@ -6,7 +6,8 @@ pub mod checks;
 
 use core_ib::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use core_ib::wire::mad::{
-    AttributeId, Capability, Mad, Method, MgmtClass, NodeDescription, NodeType, PortState, Smp,
+    AttributeId, Capability, Mad, Method, MgmtClass, NodeDescription, NodeType, Notice, PortState,
+    PortTrap, ProducerType, Smp, TrapDetails, TrapNumber,
 };
 use core_ib::{Guid, Instant, Lid, Qpn, Sl};
 use ib_mad::{Outgoing, Received, ReceiverNext, RmppReceiver, SpecialQp};
@@ -17,7 +18,7 @@ use platform_sim::fabric::{
 };
 use platform_sim::machine::{LinkControl, LinkParameters, LinkSpeed, LinkWidth};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
 /// Tables on the heap.
@@ -114,6 +115,10 @@ pub struct Fabric {
     pub inbox: Vec<(usize, Received)>,
     /// Set(PortInfo) that made a port Down, or any write into a node, by node.
     pub writes: HashMap<usize, u64>,
+    /// Nodes whose clients were told to register anew.
+    pub reregistered: HashSet<usize>,
+    /// SMPs with which managers answered.
+    pub replies: Vec<Mad>,
     queue: BinaryHeap<Reverse<Due>>,
     serial: u64,
     measure: bool,
@@ -160,6 +165,8 @@ impl Fabric {
             dice: 0x1234_5678_9abc_def1,
             inbox: Vec::new(),
             writes: HashMap::new(),
+            reregistered: HashSet::new(),
+            replies: Vec::new(),
             queue: BinaryHeap::new(),
             serial: 0,
             measure: true,
@@ -206,23 +213,17 @@ impl Fabric {
     pub fn managed(topology: Topology, config: Config<'static>) -> Self {
         let hosts = topology.of_kind(NodeKind::Ca).count() as u32;
         let first = topology.of_kind(NodeKind::Ca).next().unwrap();
-        let mut profile = Profile::for_hosts(hosts);
-        profile.switches = profile
-            .switches
-            .max(topology.of_kind(NodeKind::Switch).count() as u32);
-        profile.switch_ports = topology
+        let switches = topology.of_kind(NodeKind::Switch).count() as u32;
+        let ports = topology
             .nodes
             .iter()
-            .map(|node| u32::from(node.port_count()))
-            .max()
-            .unwrap_or(1);
-        profile.ports = profile.ports.max(
-            topology
-                .nodes
-                .iter()
-                .map(|node| u32::from(node.port_count()) + 1)
-                .sum(),
-        );
+            .map(|node| u32::from(node.port_count()));
+        let mut profile = Profile::for_hosts(hosts.max(switches));
+        profile.switches = profile.switches.max(switches);
+        profile.switch_ports = ports.clone().max().unwrap_or(1);
+        profile.ports = profile.ports.max(ports.map(|ports| ports + 1).sum());
+        profile.lids <<= config.lmc;
+        profile.nodes = profile.nodes.max(topology.nodes.len() as u32 + 2);
         let mut fabric = Self::new(topology);
         fabric.seat(first, 1, &profile, config);
         fabric
@@ -359,6 +360,9 @@ impl Fabric {
 
     fn effects(&mut self, node: usize, effects: Vec<Effect>) {
         for effect in effects {
+            if let Effect::ClientReregister { .. } = effect {
+                self.reregistered.insert(node);
+            }
             if let Effect::SetLink { port, control } = effect {
                 let end = PortRef::new(node, port);
                 let Some(peer) = self.peer(end) else { continue };
@@ -623,6 +627,9 @@ impl Fabric {
                         .kinds
                         .entry((header.method, header.attribute))
                         .or_default() += 1;
+                    if header.class.is_smp() && header.method == Method::GET_RESP {
+                        self.replies.push(outgoing.mad);
+                    }
                     self.send_from_seat(at, &outgoing);
                 }
                 Action::SetIsSm(is_sm) => {
@@ -647,6 +654,37 @@ impl Fabric {
             .map_or(Lid::NONE, |port| port.info.lid);
         let src_qp = outgoing.to.qp.qpn();
         self.send(node, port, outgoing.mad, outgoing.to.lid, own, src_qp);
+    }
+
+    /// A switch complains of one of its links: trap 129, 130 or 131.
+    pub fn port_trap(&mut self, node: usize, number: u16, port: u8) {
+        let info = self.nodes[node].port(0).unwrap().info;
+        let details = TrapDetails::Port(PortTrap {
+            lid: info.lid,
+            port,
+        });
+        let notice = Notice::new(TrapNumber(number), ProducerType::SWITCH, info.lid, &details);
+        let mut smp = Smp::lid_routed(Method::TRAP, AttributeId::NOTICE, 0);
+        smp.header.tid = self.serial;
+        smp.put(&notice).unwrap();
+        self.send(
+            node,
+            0,
+            Mad(smp.to_bytes()),
+            info.master_sm_lid,
+            info.lid,
+            Qpn::SMI,
+        );
+    }
+
+    /// A MAD comes to a manager out of nowhere.
+    pub fn deliver(&mut self, node: usize, mad: Mad, slid: Lid, src_qp: Qpn) {
+        self.arrived(node, 1, &mad, slid, src_qp);
+    }
+
+    /// A manager is to be polled.
+    pub fn wake(&mut self, seat: usize) {
+        self.seats[seat].next = self.now;
     }
 
     /// A manager is told to sweep.
