@@ -144,11 +144,11 @@ impl<D: Device> Session<D> {
 
     /// The client is gone, and its machine with it: the device loses power.
     pub(super) fn end(self) -> Traffic {
+        power_off(&self.device);
         let mut client = self.client.lock();
         client.memory.clear();
         client.interrupts.clear();
         drop(client);
-        power_off(&self.device);
         self.traffic
     }
 
