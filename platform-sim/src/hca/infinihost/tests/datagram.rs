@@ -128,7 +128,12 @@ fn a_list_is_gathered_and_scattered_over_its_entries_inline_ones_included() {
     rig.store(wqe + 48, &DataSegment::new(100, ALL, BUFFER + 0x200));
     // The doorbell said two units; the list is longer.
     rig.ring(UAR.into(), 0x18, (qp.at | 4) << 32 | 0x20 << 8 | 1);
-    rig.post_send(&mut qp, SEND, &[body.clone()], next::ALWAYS_ONE);
+    rig.post_send(
+        &mut qp,
+        SEND,
+        core::slice::from_ref(&body),
+        next::ALWAYS_ONE,
+    );
     rig.poll(&mut cq).unwrap();
     let error = rig.poll_error(&mut cq);
     assert_eq!(

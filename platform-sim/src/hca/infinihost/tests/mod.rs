@@ -1,10 +1,18 @@
 //! The model as a driver sees it, by registers, memory and wire alone.
 
 mod bring_up;
+mod completions;
 mod datagram;
 mod events;
+mod groups;
+mod hostile;
+mod keys;
+mod management;
 mod rig;
+mod shared;
+mod states;
 mod verbs;
+mod wired;
 
 use rig::*;
 

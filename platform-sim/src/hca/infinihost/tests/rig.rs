@@ -43,6 +43,8 @@ pub struct FakeBus {
     pub links: Vec<(u8, LinkControl)>,
     pub timers: BTreeMap<TimerId, Instant>,
     pub reports: Vec<String>,
+    /// DMA accesses so far.
+    pub accesses: usize,
 }
 
 impl Bus for FakeBus {
@@ -50,11 +52,13 @@ impl Bus for FakeBus {
         self.now
     }
     fn dma_read(&mut self, at: DmaAddr, data: &mut [u8]) -> Result<(), DmaFault> {
+        self.accesses += 1;
         let len = data.len();
         let fault = DmaFault::NotMapped { at, len };
         self.memory.read(at.get(), data).map_err(|_| fault)
     }
     fn dma_write(&mut self, at: DmaAddr, data: &[u8]) -> Result<(), DmaFault> {
+        self.accesses += 1;
         let len = data.len();
         let fault = DmaFault::NotMapped { at, len };
         self.memory.write(at.get(), data).map_err(|_| fault)
@@ -113,6 +117,7 @@ impl Rig {
                 links: Vec::new(),
                 timers: BTreeMap::new(),
                 reports: Vec::new(),
+                accesses: 0,
             },
         };
         rig.configure();
@@ -164,6 +169,13 @@ impl Rig {
 
     pub fn store<T: IntoBytes + Immutable + ?Sized>(&mut self, at: u64, value: &T) {
         self.bus.memory.write(at, value.as_bytes()).unwrap();
+    }
+
+    /// Stores into attached memory, as the host does through BAR 4.
+    pub fn store_attached<T: IntoBytes + Immutable + ?Sized>(&mut self, at: u64, value: &T) {
+        for (at, byte) in (at - BAR4..).zip(value.as_bytes()) {
+            self.hca.mmio_write(&mut self.bus, 4, at, &[*byte]);
+        }
     }
 
     pub fn load<T: FromBytes + IntoBytes>(&self, at: u64) -> T {

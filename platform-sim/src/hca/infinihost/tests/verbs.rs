@@ -148,6 +148,11 @@ impl Rig {
         self.give(opcode, 0, qpn, &QpMailbox::new(mask, *context))
     }
 
+    /// A transition that takes nothing from its mailbox.
+    pub fn modify_plain(&mut self, opcode: Opcode, modifier: u32) -> CmdStatus {
+        self.modify(opcode, modifier, 0, &QpContext::ZERO)
+    }
+
     pub fn query_qp(&mut self, qpn: u32) -> QpContext {
         let mailbox: QpMailbox = self.ask(Opcode::QUERY_QPEE, qpn);
         mailbox.context
