@@ -13,6 +13,8 @@ mod membership;
 mod message;
 mod nd;
 mod snoop;
+#[cfg(test)]
+mod tests;
 
 pub use address::ADDRESSES;
 pub use interface::IpInterface;
@@ -330,7 +332,8 @@ impl<R: Room> Neigh<R> {
         let found = self
             .neighbours
             .lookup(neighbour, |at| parked(at) > 0, &self.timers, now);
-        self.next = Instant(0); // a state may have changed
+        // To be probed after that, at the earliest.
+        self.next = self.next.min(now.after(self.timers.delay));
         match found {
             // A packet does not overtake those that wait for the same neighbour.
             Found::Use(at, address) if lot.is_empty() || parked(at) == 0 => NextHop::To(address),
@@ -338,6 +341,7 @@ impl<R: Room> Neigh<R> {
                 let waiting = parked(at);
                 let room = waiting < usize::from(self.parked_per_neighbour);
                 if room && self.lot.push(at, frame) {
+                    self.next = Instant(0);
                     return NextHop::Parked;
                 }
                 count(&mut self.stats.parked_full);
