@@ -26,6 +26,7 @@
 //!         Step::QuerySa(ticket, query) => …       // to the SA client; its answer: Event::Path(ticket, …)
 //!         Step::Join(ticket, request) => …        // likewise: Event::Joined(ticket, …)
 //!         Step::Leave(ticket, request) => …       // likewise: Event::Left(ticket, …)
+//!                                                 // or, for any of them: Event::SaFailed(ticket, …)
 //!         Step::Wish(wish) => …                   // to the control context: Event::Done(control.carry_out(wish))
 //!         Step::Changed(state) => …               // tell the IP stack: carrier, MTU, address
 //!         Step::WaitUntil(instant) => break instant,

@@ -147,6 +147,11 @@ impl World {
 
     fn badly(request: Request, failure: SaFailure) -> Event {
         match request {
+            Request::Path(ticket, _) | Request::Join(ticket, _) | Request::Leave(ticket)
+                if failure == SaFailure::TimedOut =>
+            {
+                Event::SaFailed(ticket, failure)
+            }
             Request::Path(ticket, _) => Event::Path(ticket, Err(failure)),
             Request::Join(ticket, _) => Event::Joined(ticket, Err(failure)),
             Request::Leave(ticket) => Event::Left(ticket, Err(failure)),

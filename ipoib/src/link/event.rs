@@ -63,6 +63,8 @@ pub enum Event {
     Joined(Ticket, Result<GroupAnswer, SaFailure>),
     /// The SA answered [`Action::Leave`], or did not.
     Left(Ticket, Result<(), SaFailure>),
+    /// Whatever was asked of the SA with this ticket failed: the same as that event with this failure.
+    SaFailed(Ticket, SaFailure),
     /// A wish was carried out, or not.
     Done(Done),
     /// A completion or an asynchronous event says that the QP may have stopped.

@@ -1,10 +1,17 @@
 //! The link: frames with a 20-byte destination in, frames out.
+//!
+//! [`Link`] is the state machine: life cycle, groups, paths, and which frames wait; it knows frames by name alone.
+//! [`LinkInterface`] puts it on a UD QP with rings in DMA memory, and is what a kernel drives whose IP stack resolves
+//! addresses itself; how is said on the crate's page, where it takes the place of `IpInterface`. [`Control`] carries out
+//! what blocks. Requests to the SA leave as values and know their records ([`PathQuery::record`],
+//! [`JoinRequest::record`], [`LeaveRequest::record`]); answers are made from records with `From` and `TryFrom`.
 
 pub(crate) mod backoff;
 mod buffers;
 #[cfg(test)]
 mod chaos;
 mod control;
+mod due;
 mod event;
 mod group;
 mod handles;
@@ -15,6 +22,7 @@ mod interface;
 )]
 mod link;
 mod path;
+mod react;
 #[cfg(test)]
 mod ring_tests;
 mod rings;
