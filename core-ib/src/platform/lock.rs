@@ -115,4 +115,9 @@ impl<T, G: RawGate> Gate<T, G> {
     pub fn get_mut(&mut self) -> &mut T {
         self.state.get_mut()
     }
+
+    /// The state, and the end of the gate.
+    pub fn into_inner(self) -> T {
+        self.state.into_inner()
+    }
 }

@@ -23,7 +23,7 @@ mod table;
 pub use dma::{Direction, DmaAddr, DmaBuf, LetGo, OutOfBounds, RawDma};
 pub use error::PlatformError;
 pub use lock::{Gate, Lock, RawGate, RawLock, Saved};
-pub use table::{Table, TableMemory};
+pub use table::{Placed, Room, Table, TableMemory};
 
 use crate::Instant;
 use core::ptr::NonNull;

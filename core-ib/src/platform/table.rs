@@ -1,4 +1,4 @@
-//! Memory for long-lived tables.
+//! Memory for long-lived tables, and for single values that must not move.
 
 use super::Platform;
 use core::alloc::Layout;
@@ -155,5 +155,115 @@ impl<T, M: TableMemory> Drop for Table<'_, T, M> {
             // SAFETY: allocated with this layout by this owner; its entries are dropped.
             unsafe { self.owner.give_back(self.first.cast(), layout) };
         }
+    }
+}
+
+/// One `T` in memory that the platform gave at set-up: it does not move while this lives, so that an interrupt
+/// handler may be told where it is.
+pub struct Placed<'p, T, M: TableMemory> {
+    at: NonNull<T>,
+    owner: &'p M,
+}
+
+// SAFETY: a `Placed` owns its `T` as a box would.
+unsafe impl<T: Send, M: TableMemory + Sync> Send for Placed<'_, T, M> {}
+// SAFETY: a shared `Placed` gives a shared `T` and nothing else.
+unsafe impl<T: Sync, M: TableMemory + Sync> Sync for Placed<'_, T, M> {}
+
+/// A place for a `T` that is not made yet: got first where making it must not fail.
+pub struct Room<'p, T, M: TableMemory> {
+    at: NonNull<T>,
+    owner: &'p M,
+}
+
+impl<'p, T, P: Platform> Room<'p, T, P> {
+    /// Set-up only; may block.
+    pub fn new(machine: &'p P) -> super::Result<Self> {
+        let layout = Layout::new::<T>();
+        let at = if layout.size() == 0 {
+            NonNull::dangling()
+        } else {
+            machine.table_alloc(layout)?.cast::<T>()
+        };
+        Ok(Self { at, owner: machine })
+    }
+}
+
+impl<'p, T, M: TableMemory> Room<'p, T, M> {
+    /// Puts `value` there.
+    pub fn put(self, value: T) -> Placed<'p, T, M> {
+        let (at, owner) = (self.at, self.owner);
+        core::mem::forget(self);
+        // SAFETY: the allocation is good for one `T`, and there is none yet.
+        unsafe { at.write(value) };
+        Placed { at, owner }
+    }
+}
+
+impl<T, M: TableMemory> Drop for Room<'_, T, M> {
+    fn drop(&mut self) {
+        give_back_one(self.at, self.owner);
+    }
+}
+
+impl<T, M: TableMemory> fmt::Debug for Room<'_, T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Room")
+    }
+}
+
+impl<T, M: TableMemory> Placed<'_, T, M> {
+    /// Where it is, for who must keep a pointer.
+    pub const fn as_ptr(this: &Self) -> NonNull<T> {
+        this.at
+    }
+
+    /// Takes the value out and gives the memory back.
+    pub fn into_inner(this: Self) -> T {
+        // SAFETY: there is a value, and `this` is forgotten, so that nobody reads it again.
+        let value = unsafe { this.at.read() };
+        let (at, owner) = (this.at, this.owner);
+        core::mem::forget(this);
+        give_back_one(at, owner);
+        value
+    }
+}
+
+fn give_back_one<T, M: TableMemory>(at: NonNull<T>, owner: &M) {
+    let layout = Layout::new::<T>();
+    if layout.size() != 0 {
+        // SAFETY: allocated with this layout by this owner; the caller has taken the value out or dropped it.
+        unsafe { owner.give_back(at.cast(), layout) };
+    }
+}
+
+impl<T, M: TableMemory> Deref for Placed<'_, T, M> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: there is a value, and nobody has a unique reference to it.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T, M: TableMemory> DerefMut for Placed<'_, T, M> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: there is a value, and nobody else has a reference to it.
+        unsafe { self.at.as_mut() }
+    }
+}
+
+impl<T: fmt::Debug, M: TableMemory> fmt::Debug for Placed<'_, T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T, M: TableMemory> Drop for Placed<'_, T, M> {
+    fn drop(&mut self) {
+        // SAFETY: there is a value, and it is not used after this.
+        unsafe { self.at.drop_in_place() };
+        give_back_one(self.at, self.owner);
     }
 }
