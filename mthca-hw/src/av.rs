@@ -1,0 +1,237 @@
+//! Address handles and the address vectors behind them. verbs 9.1, infinihost 4.10.
+//!
+//! The HCA reads a vector when it executes a send, through the region that each PD has over all of them. They lie in
+//! attached memory where the host can reach it, else in host memory. Making and ending a handle never blocks.
+
+use crate::inner::Inner;
+use crate::let_go::Released;
+use crate::plan::{AV_ENTRY, Plan};
+use core_ib::platform::{Caching, DmaBuf, Platform, PlatformError, Registers};
+use core_ib::verbs::{AhAttr, AhHandle, Object, PdHandle, VerbsError, kind};
+use core_ib::{Mtu, Rate};
+use hca_abi::infinihost::av::AddressVector;
+use hca_abi::infinihost::pci::BAR_DDR;
+use zerocopy::IntoBytes;
+
+/// Where the vectors are.
+enum Place<'p, P: Platform> {
+    /// In attached memory: the window, and the address as the HCA knows it.
+    Attached(P::Registers, u64),
+    /// In host memory.
+    Host(DmaBuf<'p, P>),
+}
+
+/// All address vectors.
+pub(crate) struct AvPool<'p, P: Platform> {
+    place: Place<'p, P>,
+    count: u32,
+}
+
+impl<'p, P: Platform> AvPool<'p, P> {
+    /// In attached memory that begins at `ddr`. Set-up only.
+    pub fn attached(machine: &'p P, plan: &Plan, ddr: u64) -> Result<Self, PlatformError> {
+        let count = plan.avs;
+        let len = u64::from(count).saturating_mul(AV_ENTRY) as usize;
+        let at = plan.tables.av.wrapping_sub(ddr);
+        let window = machine.map(BAR_DDR, at, len, Caching::Uncached)?;
+        let place = Place::Attached(window, plan.tables.av);
+        Ok(Self { place, count })
+    }
+
+    /// In host memory. Set-up only.
+    pub fn host(machine: &'p P, plan: &Plan) -> Result<Self, PlatformError> {
+        let count = plan.avs;
+        let len = u64::from(count).saturating_mul(AV_ENTRY) as usize;
+        let place = Place::Host(DmaBuf::new(machine, len, 4096)?);
+        Ok(Self { place, count })
+    }
+
+    /// Address of vector `index` as the HCA knows it.
+    pub fn address(&self, index: u32) -> u64 {
+        let base = match &self.place {
+            Place::Attached(_, base) => *base,
+            Place::Host(memory) => memory.addr().get(),
+        };
+        base.wrapping_add(u64::from(index).wrapping_mul(AV_ENTRY))
+    }
+
+    /// Bytes of all.
+    pub fn len(&self) -> u64 {
+        u64::from(self.count).saturating_mul(AV_ENTRY)
+    }
+
+    fn write(&self, index: u32, vector: &AddressVector) {
+        let at = index as usize * AV_ENTRY as usize;
+        match &self.place {
+            Place::Attached(window, _) => {
+                let (words, _) = vector.as_bytes().as_chunks::<4>();
+                for (word, offset) in words.iter().zip((at..).step_by(4)) {
+                    window.write_be32(offset, u32::from_be_bytes(*word));
+                }
+            }
+            Place::Host(memory) => {
+                // A place that does not exist has no handle.
+                let _ = memory.write(at, vector);
+            }
+        }
+    }
+
+    /// Gives host memory back.
+    pub fn free(self, released: &Released) {
+        if let Place::Host(memory) = self.place {
+            released.free(memory);
+        }
+    }
+}
+
+/// One address handle.
+#[derive(Debug)]
+pub(crate) struct Ah {
+    /// What it was made with.
+    pub attr: AhAttr,
+    /// Place of its PD.
+    pub pd: u32,
+    /// Where its vector is.
+    pub address: u64,
+    /// Key of the region that the vector is in.
+    pub lkey: u32,
+}
+
+impl Object for Ah {
+    type Kind = kind::Ah;
+    const NAME: &'static str = "AH";
+    const PROFILE: &'static str = "ahs";
+}
+
+/// The HCA's code of a static rate. infinihost 4.10: 1 is 1X SDR, 2 is 4X SDR, 3 is 1X DDR, 0 no limit. `usable` has a
+/// bit for each that the HCA has. `None` for a rate that nobody knows.
+pub(crate) fn static_rate(rate: Rate, usable: u16) -> Option<u8> {
+    if rate == Rate::PORT {
+        return Some(0);
+    }
+    let code = match rate.multiple()? {
+        1 => 1,
+        2 | 3 => 3,
+        4..8 => 2,
+        _ => 0, // no slower than the port
+    };
+    Some(if usable & 1 << code == 0 { 1 } else { code })
+}
+
+/// The reverse: the rate of a code.
+pub(crate) const fn rate_of(code: u8) -> Rate {
+    match code {
+        1 => Rate::GBPS_2_5,
+        2 => Rate::GBPS_10,
+        3 => Rate::GBPS_5,
+        _ => Rate::PORT,
+    }
+}
+
+impl<P: Platform> Inner<'_, P> {
+    /// Can `attr` lead anywhere? Never blocks: the tables are those that the driver keeps. verbs 9.1.
+    pub fn check_address(&self, attr: &AhAttr) -> Result<(), VerbsError> {
+        let invalid = |field, found: u64, allowed: u64| {
+            Err(VerbsError::InvalidAttr {
+                field,
+                found,
+                allowed,
+            })
+        };
+        let port = self.check_port(attr.port)?;
+        if static_rate(attr.static_rate, self.limits.static_rates).is_none() {
+            return invalid("static rate", u64::from(attr.static_rate.0), 18);
+        }
+        if attr.dlid.0 == 0 || attr.dlid.is_multicast() && attr.grh.is_none() {
+            return invalid("destination LID", u64::from(attr.dlid.0), 0xbfff);
+        }
+        let Some(grh) = attr.grh else { return Ok(()) };
+        let index = u64::from(grh.sgid_index);
+        match port.gid(u16::from(grh.sgid_index)) {
+            Some(gid) if !gid.is_none() => Ok(()),
+            _ => invalid("source GID index", index, u64::from(self.limits.gids) - 1),
+        }
+    }
+
+    fn vector(&self, pd: u32, attr: &AhAttr) -> AddressVector {
+        let rate = static_rate(attr.static_rate, self.limits.static_rates);
+        let mut vector = AddressVector::ZERO;
+        vector
+            .set_port(attr.port)
+            .set_pd(pd)
+            .set_path_bits(attr.src_path_bits)
+            .set_dlid(attr.dlid.0)
+            .set_message_size(Mtu::Mtu2048.code() - 1)
+            .set_static_rate(rate.unwrap_or(0))
+            .set_sl(attr.sl.get());
+        match attr.grh {
+            Some(grh) => {
+                let first = (attr.port.saturating_sub(1)).wrapping_mul(self.limits.gids as u8);
+                vector
+                    .set_grh(true)
+                    .set_gid_index(first.wrapping_add(grh.sgid_index))
+                    .set_hop_limit(grh.hop_limit)
+                    .set_traffic_class(grh.traffic_class)
+                    .set_flow_label(grh.flow_label)
+                    .set_dgid(grh.dgid.0);
+            }
+            None => {
+                vector.set_dgid_last(AddressVector::NO_GRH);
+            }
+        }
+        vector
+    }
+
+    pub(crate) fn create_ah(&self, pd: PdHandle, attr: &AhAttr) -> Result<AhHandle, VerbsError> {
+        self.cmd.health().check()?;
+        self.check_address(attr)?;
+        let home = self.enter_pd(pd)?;
+        let vacant = match self.ahs.reserve() {
+            Ok(vacant) => vacant,
+            Err(full) => {
+                self.leave_pd(home.index);
+                return Err(full);
+            }
+        };
+        let index = vacant.index();
+        self.av.write(index, &self.vector(home.number, attr));
+        Ok(vacant.fill(Ah {
+            attr: *attr,
+            pd: home.index,
+            address: self.av.address(index),
+            lkey: home.vectors,
+        }))
+    }
+
+    pub(crate) fn query_ah(&self, ah: AhHandle) -> Result<AhAttr, VerbsError> {
+        Ok(self.ahs.get(ah)?.attr)
+    }
+
+    pub(crate) fn destroy_ah(&self, ah: AhHandle) -> Result<(), VerbsError> {
+        let ah = self.ahs.remove(ah)?;
+        self.leave_pd(ah.pd);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_the_hca_does_not_have_becomes_the_slowest() {
+        assert_eq!(static_rate(Rate::GBPS_10, 0xf), Some(2));
+        assert_eq!(static_rate(Rate::GBPS_10, 0x3), Some(1));
+        assert_eq!(static_rate(Rate::GBPS_5, 0xf), Some(3));
+        assert_eq!(static_rate(Rate::GBPS_120, 0xf), Some(0));
+        assert_eq!(static_rate(Rate::PORT, 0x3), Some(0));
+        assert_eq!(static_rate(Rate(77), 0xf), None);
+    }
+
+    #[test]
+    fn rates_survive_the_way_to_the_hca_and_back() {
+        for rate in [Rate::PORT, Rate::GBPS_2_5, Rate::GBPS_5, Rate::GBPS_10] {
+            assert_eq!(static_rate(rate, 0xf).map(rate_of), Some(rate));
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Completion queues: creating, resizing and ending them. verbs 5, infinihost 4.4, 4.5.
+//!
+//! A CQ lives in a slab (its handle) and in a place of the same index. The place is there as long as the HCA is open,
+//! and holds the ring under the lock that polling takes, the number by which events find it, and the flags that they
+//! set.
+
+mod poll;
+mod ring;
+
+use crate::cmd::table::{Hw2SwCq, ResizeCq, Sw2HwCq};
+use crate::eq::Which;
+use crate::health::End;
+use crate::inner::Inner;
+use crate::mr::Ring;
+use crate::users::Users;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core_ib::platform::{Gate, Lock, Platform};
+use core_ib::verbs::{Access, CqHandle, CqInit, Created, Object, Owner, VerbsError, kind};
+use hca_abi::infinihost::cmd::CmdStatus;
+use hca_abi::infinihost::cq::{CqContext, CqState};
+use hca_abi::infinihost::resize_cq;
+
+pub use poll::CqRef;
+pub(crate) use ring::{CqQueue, Entries};
+
+/// A CQ: its handle, and its number.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    /// Number, 24 bits, a tag included.
+    pub number: u32,
+}
+
+impl Object for Cq {
+    type Kind = kind::Cq;
+    const NAME: &'static str = "CQ";
+    const PROFILE: &'static str = "cqs";
+}
+
+/// What a CQ is besides its queue: behind the gate of its place.
+#[derive(Debug, Default)]
+pub(crate) struct CqControl {
+    ring: Option<Ring>,
+    /// Which of its two MPT entries the ring has.
+    second: bool,
+}
+
+/// Number of a place without a CQ.
+const NONE: u32 = u32::MAX;
+/// Fired, in `ready`.
+const FIRED: u64 = 1;
+
+/// Where a CQ is known.
+pub(crate) struct CqPlace<'p, P: Platform> {
+    gate: Gate<CqControl, P::RawGate>,
+    pub queue: Lock<CqQueue<'p, P>, P::RawLock>,
+    number: AtomicU32,
+    /// Upper half: life number of the CQ. [`FIRED`]: an event waits to be taken.
+    ready: AtomicU64,
+    /// A bit and the syndrome, until the event is taken.
+    error: AtomicU32,
+    /// It was armed for any completion, and has not fired since.
+    pub armed_any: AtomicBool,
+    pub users: Users,
+}
+
+impl<'p, P: Platform> CqPlace<'p, P> {
+    /// An empty place. Set-up only.
+    pub fn new(machine: &'p P) -> Self {
+        Self {
+            gate: machine.gate("CQ", CqControl::default()),
+            queue: machine.lock("CQ", false, CqQueue::default()),
+            number: AtomicU32::new(NONE),
+            ready: AtomicU64::new(0),
+            error: AtomicU32::new(0),
+            armed_any: AtomicBool::new(false),
+            users: Users::closed(),
+        }
+    }
+
+    /// Number of the CQ, if there is one. Any context.
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// It has fired. Any context.
+    pub fn fire(&self) {
+        self.armed_any.store(false, Ordering::Relaxed);
+        self.ready.fetch_or(FIRED, Ordering::AcqRel);
+    }
+
+    /// Takes the firing of the CQ in its life number `generation`. Any context.
+    fn take_fired(&self, generation: u32) -> bool {
+        let quiet = u64::from(generation) << 32;
+        self.ready
+            .compare_exchange(quiet | FIRED, quiet, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// It failed. Any context.
+    pub fn note_error(&self, syndrome: u8) {
+        let noted = 0x100 | u32::from(syndrome);
+        self.error.store(noted, Ordering::Release);
+    }
+
+    /// Takes the failure. Any context.
+    pub fn take_error(&self) -> Option<u8> {
+        let noted = self.error.swap(0, Ordering::AcqRel);
+        (noted != 0).then_some(noted as u8)
+    }
+}
+
+const STALE: VerbsError = VerbsError::InvalidHandle { object: Cq::NAME };
+
+impl<'p, P: Platform> Inner<'p, P> {
+    /// The logarithm of the ring for `cqe` entries: one more tells a full ring from an empty one.
+    fn cq_log_size(&self, cqe: u32) -> Result<u8, VerbsError> {
+        let allowed = self.limits.max_cqe;
+        if cqe == 0 || cqe > allowed {
+            return Err(VerbsError::InvalidAttr {
+                field: "CQ entries",
+                found: u64::from(cqe),
+                allowed: u64::from(allowed),
+            });
+        }
+        Ok(crate::extents::order_of(cqe.saturating_add(1)))
+    }
+
+    /// The driver's own PD, which all CQs and EQs are in.
+    pub fn own_pd(&self) -> u32 {
+        self.plan.pd.first
+    }
+
+    /// `1 << log_size` entries that the HCA can write, at one of the two MPT entries of CQ `index`.
+    fn begin_cq_ring(
+        &self,
+        index: u32,
+        second: bool,
+        log_size: u8,
+    ) -> Result<(Entries<'p, P>, Ring), VerbsError> {
+        let first = self.plan.mpt.cqs.wrapping_add(index.wrapping_mul(2));
+        let mpt = first.wrapping_add(u32::from(second));
+        let entries = Entries::new(self.machine, log_size)?;
+        let memory = Some((entries.memory(), entries.bytes()));
+        let ring = self.begin_ring(mpt, self.own_pd(), Access::LOCAL_WRITE, [memory, None]);
+        match ring {
+            Ok(ring) => Ok((entries, ring)),
+            Err(error) => {
+                if let Some(released) = self.untold() {
+                    entries.free(&released);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn end_cq_ring(&self, ring: Option<Ring>, entries: Option<Entries<'p, P>>) {
+        let released = ring.and_then(|ring| self.end_ring(ring));
+        if let (Some(released), Some(entries)) = (released, entries) {
+            entries.free(&released);
+        }
+    }
+
+    pub(crate) fn create_cq(&self, init: &CqInit) -> Result<Created<CqHandle>, VerbsError> {
+        self.cmd.health().check()?;
+        let log_size = self.cq_log_size(init.cqe)?;
+        if init.vector != 0 {
+            return Err(VerbsError::InvalidAttr {
+                field: "completion vector",
+                found: u64::from(init.vector),
+                allowed: 0,
+            });
+        }
+        if let Owner::User(_) = init.owner {
+            return Err(VerbsError::Unsupported {
+                feature: "CQs of user contexts",
+            });
+        }
+        let vacant = self.cqs.reserve()?;
+        let (index, generation) = (vacant.index(), vacant.generation());
+        let place = self.cq_places.get(index as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let number = self.plan.cq.number(index, generation);
+            let (entries, ring) = self.begin_cq_ring(index, false, log_size)?;
+            let context = self.cq_context(number, log_size, ring.key);
+            let told = self.command(&Sw2HwCq {
+                cqn: number,
+                context: &context,
+            });
+            if let Err(error) = told {
+                self.end_cq_ring(Some(ring), Some(entries));
+                return Err(error.into());
+            }
+            let size = entries.capacity();
+            place.queue.with(|queue| queue.begin(index, entries));
+            *control = CqControl {
+                ring: Some(ring),
+                second: false,
+            };
+            place.error.store(0, Ordering::Relaxed);
+            place.armed_any.store(false, Ordering::Relaxed);
+            place
+                .ready
+                .store(u64::from(generation) << 32, Ordering::Relaxed);
+            place.users.open();
+            place.number.store(number, Ordering::Release);
+            let handle = vacant.fill(Cq { number });
+            if !self.cmd.health().is_alive() {
+                place.fire(); // the end may have been announced before there was anything to fire
+            }
+            Ok(Created { handle, size })
+        })
+    }
+
+    fn cq_context(&self, number: u32, log_size: u8, lkey: u32) -> CqContext {
+        let eqn = |which| self.eq(which).map_or(0, |eq| eq.eqn);
+        let mut context = CqContext::ZERO;
+        context
+            .set_translate(true)
+            .set_state(CqState::DISARMED)
+            .set_log_size(log_size)
+            .set_uar_page(self.uar.index)
+            .set_error_eqn(eqn(Which::Async))
+            .set_completion_eqn(eqn(Which::Completion))
+            .set_pd(self.own_pd())
+            .set_lkey(lkey)
+            .set_cqn(number);
+        context
+    }
+
+    pub(crate) fn destroy_cq(&self, cq: CqHandle) -> Result<(), VerbsError> {
+        let place = self.cq_places.get(cq.index() as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let number = self.cqs.get(cq)?.number;
+            let object = Cq::NAME;
+            let busy = |holders| VerbsError::Busy { object, holders };
+            place.users.close().map_err(busy)?;
+            if let Err(error) = self.cqs.remove(cq) {
+                place.users.open();
+                return Err(error);
+            }
+            // Without the ring's region the HCA cannot write, whatever it made of this.
+            self.take_back(&Hw2SwCq { cqn: number });
+            place.number.store(NONE, Ordering::Release);
+            let entries = place.queue.with(CqQueue::end);
+            self.end_cq_ring(control.ring.take(), entries);
+            place.error.store(0, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<u32, VerbsError> {
+        self.cmd.health().check()?;
+        let log_size = self.cq_log_size(cqe)?;
+        let place = self.cq_places.get(cq.index() as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let number = self.cqs.get(cq)?.number;
+            let (old_size, waiting) = place.queue.with(|queue| queue.fill());
+            let size = (1_u32 << log_size).wrapping_sub(1);
+            if size == old_size {
+                return Ok(size);
+            }
+            let too_small = VerbsError::InvalidAttr {
+                field: "CQ entries, for those that are waiting",
+                found: u64::from(cqe),
+                allowed: u64::from(waiting),
+            };
+            if waiting > size {
+                return Err(too_small);
+            }
+            let (entries, ring) = self.begin_cq_ring(cq.index(), !control.second, log_size)?;
+            let mut settings = resize_cq::ResizeCq::ZERO;
+            settings.set_log_size(log_size).set_lkey(ring.key);
+            // From here on a poller that finds the old ring empty looks into the new one.
+            place.queue.with(|queue| queue.prepare(entries));
+            let told = self.command(&ResizeCq {
+                cqn: number,
+                ring: &settings,
+            });
+            if let Err(error) = told {
+                let (entries, switched) = place.queue.with(CqQueue::give_up);
+                if switched {
+                    // The HCA wrote to a ring that it had refused: it has both.
+                    self.fail(End::Failed);
+                }
+                self.end_cq_ring(Some(ring), entries);
+                return Err(match error.status() {
+                    Some(CmdStatus::BAD_SIZE) => too_small,
+                    _ => error.into(),
+                });
+            }
+            let old = place.queue.with(CqQueue::switch);
+            control.second = !control.second;
+            let old_ring = control.ring.replace(ring);
+            self.end_cq_ring(old_ring, old);
+            Ok(size)
+        })
+    }
+
+    /// The CQ gets one more QP; its number. Ends with [`leave_cq`](Self::leave_cq).
+    pub(crate) fn enter_cq(&self, cq: CqHandle) -> Result<u32, VerbsError> {
+        let number = self.cqs.get(cq)?.number;
+        let place = self.cq_places.get(cq.index() as usize).ok_or(STALE)?;
+        if place.users.enter() {
+            Ok(number)
+        } else {
+            Err(STALE)
+        }
+    }
+
+    /// One less.
+    pub(crate) fn leave_cq(&self, index: u32) {
+        if let Some(place) = self.cq_places.get(index as usize) {
+            place.users.leave();
+        }
+    }
+
+    pub(crate) fn take_cq_event(&self, cq: CqHandle) -> bool {
+        let place = self.cq_places.get(cq.index() as usize);
+        cq.device() == self.device && place.is_some_and(|place| place.take_fired(cq.generation()))
+    }
+
+    /// Takes the completions of the QP with hardware number `qpn` out of CQ `index`. verbs 1.3, 3.10.
+    pub(crate) fn purge_cq(&self, index: u32, qpn: u32) {
+        if let Some(place) = self.cq_places.get(index as usize) {
+            let number = place.number();
+            place.queue.with(|queue| queue.purge(self, number, qpn));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Polling and arming: the data path of a CQ. verbs 5.2 to 5.4, infinihost 4.5.
+//!
+//! An entry names a QP and a WQE by number. Both are looked up: what names no request outstanding is counted and
+//! skipped. In T-mode an error entry stands for a chain of requests; the chain is expanded from what the driver knows
+//! of the queue, not from what the HCA could have written over.
+
+use super::ring::{Chain, CqQueue};
+use super::{Cq, CqPlace, FIRED};
+use crate::event::Strays;
+use crate::inner::{Inner, NOBODY};
+use crate::qp::{QpPlace, Queue};
+use core::sync::atomic::Ordering;
+use core_ib::platform::Platform;
+use core_ib::verbs::{
+    CompletionQueue, CqHandle, Held, Imm, NotifyKind, VerbsError, WcFlags, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+use core_ib::{Lid, Qpn, Sl};
+use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
+use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
+use hca_abi::infinihost::wqe::WqeOpcode;
+
+/// A resolved CQ.
+pub struct CqRef<'a, 'p, P: Platform> {
+    core: &'a Inner<'p, P>,
+    place: &'a CqPlace<'p, P>,
+    held: Held<'a, Cq>,
+    handle: CqHandle,
+}
+
+impl<'p, P: Platform> Inner<'p, P> {
+    pub(crate) fn cq(&self, handle: CqHandle) -> Result<CqRef<'_, 'p, P>, VerbsError> {
+        let held = self.cqs.get(handle)?;
+        let place = self.cq_places.get(handle.index() as usize);
+        Ok(CqRef {
+            core: self,
+            place: place.ok_or(super::STALE)?,
+            held,
+            handle,
+        })
+    }
+}
+
+impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
+    fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
+        let number = self.held.number;
+        let count = self
+            .place
+            .queue
+            .with(|queue| queue.poll(self.core, number, into));
+        Ok(count)
+    }
+
+    fn req_notify(&self, kind: NotifyKind) -> Result<(), VerbsError> {
+        let command = match kind {
+            NotifyKind::Any => {
+                self.place.armed_any.store(true, Ordering::Relaxed);
+                CqCommand::ARM
+            }
+            // Arming for less does not take back arming for more (verbs 5.4), and the HCA would.
+            NotifyKind::Solicited if self.place.armed_any.load(Ordering::Relaxed) => return Ok(()),
+            NotifyKind::Solicited => CqCommand::ARM_SOLICITED,
+        };
+        self.core.uar.ring_cq(CqDoorbell {
+            command,
+            cqn: self.held.number,
+            parameter: CqDoorbell::KNOWN_INDEX,
+        });
+        if !self.core.cmd.health().is_alive() {
+            self.arm_by_software();
+        }
+        Ok(())
+    }
+
+    fn handle(&self) -> CqHandle {
+        self.handle
+    }
+}
+
+impl<P: Platform> CqRef<'_, '_, P> {
+    /// The HCA has ended: the CQ fires for what there is.
+    #[cold]
+    fn arm_by_software(&self) {
+        let fired = self.place.ready.fetch_or(FIRED, Ordering::AcqRel);
+        if fired & FIRED == 0 {
+            self.core.wake.wake();
+        }
+    }
+}
+
+/// A QP found by the number that an entry names, kept from entry to entry.
+type Known<'a, 'p, P> = Option<(u32, u32, &'a QpPlace<'p, P>)>;
+
+impl<'p, P: Platform> CqQueue<'p, P> {
+    /// Fills `into` from the start. Never blocks, allocates or panics.
+    fn poll(&mut self, core: &Inner<'p, P>, number: u32, into: &mut [WorkCompletion]) -> usize {
+        let mut filled = 0;
+        let mut taken = 0_u32;
+        // An HCA that writes nonsense without end is not followed without end.
+        let limit = self.capacity().saturating_add(into.len() as u32);
+        let mut known: Known<'_, 'p, P> = None;
+        'fill: for wc in into.iter_mut() {
+            if self.chain.is_some() && self.follow(core, wc) {
+                filled += 1;
+                continue;
+            }
+            loop {
+                if self.by_software || taken > limit {
+                    break 'fill;
+                }
+                let Some(cqe) = self.take() else { break 'fill };
+                taken = taken.wrapping_add(1);
+                if self.translate(core, &cqe, &mut known, wc) {
+                    break;
+                }
+                Strays::count(&core.strays.cqe);
+            }
+            filled += 1;
+        }
+        self.tell(&core.uar, number, taken);
+        if filled < into.len() && !core.cmd.health().is_alive() {
+            self.by_software = true;
+            let rest = into.get_mut(filled..).unwrap_or_default();
+            filled += core.flush(self.index, rest);
+        }
+        filled
+    }
+
+    /// Makes a completion of an entry; false if there is nothing that it could be about.
+    #[inline]
+    fn translate<'a>(
+        &mut self,
+        core: &'a Inner<'p, P>,
+        cqe: &Cqe,
+        known: &mut Known<'a, 'p, P>,
+        wc: &mut WorkCompletion,
+    ) -> bool {
+        let error = cqe.is_error();
+        let qpn = if error {
+            cqe.as_error().qpn()
+        } else {
+            cqe.qpn()
+        };
+        let (index, place) = match *known {
+            Some((number, index, place)) if number == qpn => (index, place),
+            _ => match core.qp_by_number(qpn) {
+                Some((index, place)) => {
+                    *known = Some((qpn, index, place));
+                    (index, place)
+                }
+                None => return false,
+            },
+        };
+        let send = if error {
+            cqe.opcode() & 1 != 0
+        } else {
+            cqe.is_send()
+        };
+        let half = place.half(send);
+        if half.cq() != self.index {
+            return false;
+        }
+        *wc = WorkCompletion {
+            qpn: place.wire_qpn(),
+            ..WorkCompletion::EMPTY
+        };
+        let shared = if send { NOBODY } else { place.srq() };
+        if shared != NOBODY {
+            let Some(wr_id) = core.complete_srq(shared, cqe.wqe_address()) else {
+                return false;
+            };
+            wc.wr_id = wr_id;
+        } else {
+            let Some(counter) = half.counter_of(cqe.wqe_address()) else {
+                return false;
+            };
+            wc.wr_id = half.retire(counter, &core.records);
+            if error {
+                self.begin_chain(cqe.as_error(), index, send, counter);
+            }
+        }
+        if error {
+            note_error(cqe.as_error(), wc);
+        } else if send {
+            note_send(cqe, wc);
+        } else {
+            note_receive(cqe, place, wc);
+        }
+        true
+    }
+
+    #[cold]
+    fn begin_chain(&mut self, cqe: &ErrorCqe, qp: u32, send: bool, last: u32) {
+        self.chain = Some(Chain {
+            qp,
+            send,
+            last,
+            doorbells: u32::from(cqe.doorbell_count()),
+            vendor_error: cqe.vendor_error(),
+        });
+    }
+
+    /// Makes a completion of the next request of a chain; false if the chain has ended. infinihost 5.8.
+    #[cold]
+    fn follow(&mut self, core: &Inner<'p, P>, wc: &mut WorkCompletion) -> bool {
+        let Some(mut chain) = self.chain.take() else {
+            return false;
+        };
+        let Some(place) = core.qp_places.get(chain.qp as usize) else {
+            return false;
+        };
+        let half = place.half(chain.send);
+        let next = chain.last.wrapping_add(1);
+        if !half.is_outstanding(next) {
+            return false;
+        }
+        // Every receive waits for its doorbell; of the sends, the first of each call.
+        let by_doorbell = !chain.send || half.waits_for_doorbell(next, &core.records);
+        if by_doorbell {
+            let Some(left) = chain.doorbells.checked_sub(1) else {
+                return false;
+            };
+            chain.doorbells = left;
+        }
+        *wc = flushed(place, half.retire(next, &core.records));
+        wc.vendor_error = chain.vendor_error;
+        chain.last = next;
+        self.chain = Some(chain);
+        true
+    }
+}
+
+fn flushed<P: Platform>(place: &QpPlace<'_, P>, wr_id: u64) -> WorkCompletion {
+    WorkCompletion {
+        wr_id,
+        status: WcStatus::Flushed,
+        qpn: place.wire_qpn(),
+        ..WorkCompletion::EMPTY
+    }
+}
+
+impl<P: Platform> Inner<'_, P> {
+    /// Completes by software what is outstanding on the queues of CQ `cq`, since the HCA has ended. verbs 13.2.
+    #[cold]
+    fn flush(&self, cq: u32, into: &mut [WorkCompletion]) -> usize {
+        let mut filled = 0;
+        let places = self.qp_places.iter().filter(|place| place.number() != 0);
+        for (place, send) in places.flat_map(|place| [(place, true), (place, false)]) {
+            let half = place.half(send);
+            if half.cq() != cq {
+                continue;
+            }
+            while let Some(next) = half.oldest() {
+                let Some(wc) = into.get_mut(filled) else {
+                    return filled;
+                };
+                *wc = flushed(place, half.retire(next, &self.records));
+                filled += 1;
+            }
+        }
+        filled
+    }
+}
+
+/// The status of a syndrome. verbs 6, infinihost 4.5.2.
+const fn status(syndrome: Syndrome) -> WcStatus {
+    match syndrome {
+        Syndrome::LOCAL_LENGTH => WcStatus::LocalLength,
+        Syndrome::LOCAL_QP_OPERATION => WcStatus::LocalQpOperation,
+        Syndrome::LOCAL_PROTECTION => WcStatus::LocalProtection,
+        Syndrome::FLUSHED => WcStatus::Flushed,
+        Syndrome::MW_BIND => WcStatus::MwBind,
+        Syndrome::BAD_RESPONSE => WcStatus::BadResponse,
+        Syndrome::LOCAL_ACCESS => WcStatus::LocalAccess,
+        Syndrome::REMOTE_INVALID_REQUEST => WcStatus::RemoteInvalidRequest,
+        Syndrome::REMOTE_ACCESS => WcStatus::RemoteAccess,
+        Syndrome::REMOTE_OPERATION => WcStatus::RemoteOperation,
+        Syndrome::RETRY_EXCEEDED => WcStatus::RetryExceeded,
+        Syndrome::RNR_RETRY_EXCEEDED => WcStatus::RnrRetryExceeded,
+        Syndrome(other) => WcStatus::General(other),
+    }
+}
+
+#[cold]
+fn note_error(cqe: &ErrorCqe, wc: &mut WorkCompletion) {
+    wc.status = status(cqe.syndrome());
+    wc.vendor_error = cqe.vendor_error();
+}
+
+#[inline]
+fn note_send(cqe: &Cqe, wc: &mut WorkCompletion) {
+    wc.opcode = match WqeOpcode(cqe.opcode() & 0x1f) {
+        WqeOpcode::SEND | WqeOpcode::SEND_IMM => WcOpcode::Send,
+        WqeOpcode::RDMA_WRITE | WqeOpcode::RDMA_WRITE_IMM => WcOpcode::RdmaWrite,
+        WqeOpcode::RDMA_READ => WcOpcode::RdmaRead,
+        WqeOpcode::ATOMIC_CS => WcOpcode::CompareSwap,
+        WqeOpcode::ATOMIC_FA => WcOpcode::FetchAdd,
+        WqeOpcode::BIND => WcOpcode::BindMw,
+        _ => WcOpcode::Unknown,
+    };
+    wc.byte_len = cqe.byte_count();
+}
+
+#[inline]
+fn note_receive<P: Platform>(cqe: &Cqe, place: &QpPlace<'_, P>, wc: &mut WorkCompletion) {
+    // The low five bits of the last packet's opcode: "with immediate" is odd here. infinihost 4.5.1.
+    let (opcode, immediate) = match cqe.opcode() & 0x1f {
+        0x03 | 0x05 => (WcOpcode::Recv, true),
+        0x09 | 0x0b => (WcOpcode::RecvRdmaWithImm, true),
+        _ => (WcOpcode::Recv, false),
+    };
+    wc.opcode = opcode;
+    wc.byte_len = cqe.byte_count();
+    match place.queue() {
+        Queue::Connected => {}
+        Queue::Special => {
+            // The field is the P_Key index, whatever the opcode says.
+            wc.pkey_index = (cqe.immediate() >> 16) as u16;
+            note_source(cqe, wc);
+            return;
+        }
+        Queue::Datagram => note_source(cqe, wc),
+    }
+    if immediate {
+        wc.flags |= WcFlags::IMM;
+        wc.imm = Imm(cqe.immediate().to_be_bytes());
+    }
+}
+
+#[inline]
+fn note_source(cqe: &Cqe, wc: &mut WorkCompletion) {
+    wc.flags.set(WcFlags::GRH, cqe.grh());
+    wc.src_qp = Qpn::new(cqe.remote_qpn());
+    wc.slid = Lid(cqe.slid());
+    wc.sl = Sl::new(cqe.sl());
+    wc.dlid_path_bits = cqe.path_bits();
+}

@@ -1,0 +1,290 @@
+//! The ring of a CQ, and what the consumer knows of it. infinihost 4.5.3, 4.5.5.
+//!
+//! Entries belong to the HCA while their owner bit is set. Indices run free and are masked only to become an offset.
+
+use crate::inner::Inner;
+use crate::let_go::Released;
+use crate::uar::Uar;
+use core_ib::platform::{DmaBuf, OutOfBounds, Platform, PlatformError};
+use hca_abi::infinihost::cqe::Cqe;
+use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
+
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<Cqe>();
+/// Offset of the dword with the owner bit.
+const OWNER_DWORD: usize = 0x1c;
+/// The owner bit in it.
+const OWNED_BY_HW: u32 = 0x80;
+
+/// Memory for entries.
+pub(crate) struct Entries<'p, P: Platform> {
+    memory: DmaBuf<'p, P>,
+    mask: u32,
+}
+
+impl<'p, P: Platform> Entries<'p, P> {
+    /// `1 << log_size` entries, all the HCA's. Control context.
+    pub fn new(machine: &'p P, log_size: u8) -> Result<Self, PlatformError> {
+        let entries = Self {
+            memory: DmaBuf::new(machine, ENTRY << log_size, ENTRY)?,
+            mask: (1_u32 << log_size).wrapping_sub(1),
+        };
+        for index in 0..=entries.mask {
+            // Within the memory by construction; entries that are not there never fill.
+            let _ = entries.give(index);
+        }
+        Ok(entries)
+    }
+
+    /// The memory.
+    pub const fn memory(&self) -> &DmaBuf<'p, P> {
+        &self.memory
+    }
+
+    /// Bytes.
+    pub const fn bytes(&self) -> u64 {
+        (self.mask as u64 + 1) * ENTRY as u64
+    }
+
+    /// Entries that may be outstanding.
+    pub const fn capacity(&self) -> u32 {
+        self.mask
+    }
+
+    /// Gives the memory back.
+    pub fn free(self, released: &Released) {
+        released.free(self.memory);
+    }
+
+    #[inline]
+    fn offset(&self, index: u32) -> usize {
+        (index & self.mask) as usize * ENTRY
+    }
+
+    /// Does the entry belong to software?
+    #[inline]
+    fn is_ours(&self, index: u32) -> bool {
+        let owner = self.memory.read_be32(self.offset(index) + OWNER_DWORD);
+        owner.is_ok_and(|dword| dword & OWNED_BY_HW == 0)
+    }
+
+    #[inline]
+    fn read(&self, index: u32) -> Result<Cqe, OutOfBounds> {
+        self.memory.read(self.offset(index))
+    }
+
+    fn write(&self, index: u32, cqe: &Cqe) -> Result<(), OutOfBounds> {
+        self.memory.write(self.offset(index), cqe)
+    }
+
+    /// Gives the entry to the HCA.
+    #[inline]
+    fn give(&self, index: u32) -> Result<(), OutOfBounds> {
+        self.memory
+            .write_be32(self.offset(index) + OWNER_DWORD, OWNED_BY_HW)
+    }
+
+    /// Entries of software from `consumer` on.
+    fn waiting(&self, consumer: u32) -> u32 {
+        let mine = |&count: &u32| self.is_ours(consumer.wrapping_add(count));
+        (0..=self.mask).take_while(mine).count() as u32
+    }
+}
+
+/// What an error completion stands for in T-mode: the requests behind the one that it names. infinihost 5.8.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    /// Place of the QP.
+    pub qp: u32,
+    /// Its send queue, or its receive queue.
+    pub send: bool,
+    /// The last request reported.
+    pub last: u32,
+    /// Doorbells that may still be crossed.
+    pub doorbells: u32,
+    /// The vendor's code, for all.
+    pub vendor_error: u8,
+}
+
+/// A CQ as its consumer sees it. Under the lock of its place.
+pub(crate) struct CqQueue<'p, P: Platform> {
+    entries: Option<Entries<'p, P>>,
+    /// While a resize is under way: the ring to change to; once changed, the one to give back.
+    other: Option<Entries<'p, P>>,
+    switched: bool,
+    consumer: u32,
+    /// Place of the CQ.
+    pub index: u32,
+    /// Completions that are due before the next entry.
+    pub chain: Option<Chain>,
+    /// The HCA has ended and its entries are drained: what is outstanding completes by software.
+    pub by_software: bool,
+}
+
+impl<P: Platform> Default for CqQueue<'_, P> {
+    fn default() -> Self {
+        Self {
+            entries: None,
+            other: None,
+            switched: false,
+            consumer: 0,
+            index: 0,
+            chain: None,
+            by_software: false,
+        }
+    }
+}
+
+impl<'p, P: Platform> CqQueue<'p, P> {
+    /// A new life, with this ring, in place `index`.
+    pub fn begin(&mut self, index: u32, entries: Entries<'p, P>) {
+        *self = Self {
+            entries: Some(entries),
+            index,
+            ..Self::default()
+        };
+    }
+
+    /// The end of it.
+    pub fn end(&mut self) -> Option<Entries<'p, P>> {
+        core::mem::take(self).entries
+    }
+
+    /// How many entries may be outstanding.
+    #[inline]
+    pub fn capacity(&self) -> u32 {
+        self.entries.as_ref().map_or(0, Entries::capacity)
+    }
+
+    /// How many entries may be outstanding, and how many are.
+    pub fn fill(&self) -> (u32, u32) {
+        let entries = self.entries.as_ref();
+        entries.map_or((0, 0), |entries| {
+            (entries.capacity(), entries.waiting(self.consumer))
+        })
+    }
+
+    /// Takes the next entry; it stays unread by the HCA until [`tell`](Self::tell).
+    #[inline]
+    pub fn take(&mut self) -> Option<Cqe> {
+        let entries = self.entries.as_ref()?;
+        if !entries.is_ours(self.consumer) {
+            return if self.other.is_some() {
+                self.take_from_other()
+            } else {
+                None
+            };
+        }
+        entries.memory.machine().dma_rmb();
+        let cqe = entries.read(self.consumer).ok()?;
+        entries.give(self.consumer).ok()?;
+        self.consumer = self.consumer.wrapping_add(1);
+        Some(cqe)
+    }
+
+    /// The old ring is empty: if the HCA writes to the new one already, so do we read.
+    fn take_from_other(&mut self) -> Option<Cqe> {
+        let (old, new) = (self.entries.as_ref()?, self.other.as_ref()?);
+        if self.switched || !new.is_ours(self.consumer & old.mask) {
+            return None;
+        }
+        self.change_over();
+        self.take()
+    }
+
+    /// Tells the HCA that `count` entries more are consumed.
+    #[inline]
+    pub fn tell(&self, uar: &Uar<P::Registers>, number: u32, count: u32) {
+        let Some(entries) = self.entries.as_ref().filter(|_| count > 0) else {
+            return;
+        };
+        entries.memory.machine().dma_wmb();
+        uar.ring_cq(CqDoorbell {
+            command: CqCommand::INCREMENT,
+            cqn: number,
+            parameter: count.wrapping_sub(1),
+        });
+    }
+
+    /// A resize begins.
+    pub fn prepare(&mut self, new: Entries<'p, P>) {
+        self.other = Some(new);
+        self.switched = false;
+    }
+
+    /// The HCA uses the new ring; the old one is given back.
+    pub fn switch(&mut self) -> Option<Entries<'p, P>> {
+        if !self.switched {
+            self.change_over();
+        }
+        self.switched = false;
+        self.other.take()
+    }
+
+    /// The HCA refused. The ring that is not in use, and whether that is the old one.
+    pub fn give_up(&mut self) -> (Option<Entries<'p, P>>, bool) {
+        (self.other.take(), core::mem::take(&mut self.switched))
+    }
+
+    /// Changes to the other ring. The HCA goes on at its producer index modulo the old size (infinihost 4.5.5), so what
+    /// is not consumed comes to lie just behind that.
+    fn change_over(&mut self) {
+        let (Some(old), Some(new)) = (&self.entries, &self.other) else {
+            return;
+        };
+        let waiting = old.waiting(self.consumer);
+        let producer = self.consumer.wrapping_add(waiting) & old.mask;
+        let consumer = producer.wrapping_sub(waiting);
+        old.memory.machine().dma_rmb();
+        for step in 0..waiting.min(new.mask) {
+            if let Ok(cqe) = old.read(self.consumer.wrapping_add(step)) {
+                // Within the ring: the offset is masked.
+                let _ = new.write(consumer.wrapping_add(step), &cqe);
+            }
+        }
+        self.consumer = consumer;
+        core::mem::swap(&mut self.entries, &mut self.other);
+        self.switched = true;
+    }
+
+    /// Takes out all completions of QP `qpn` (its number in the HCA), which writes no more of them.
+    pub fn purge(&mut self, core: &Inner<'_, P>, number: u32, qpn: u32) {
+        let of_qp = |chain: Chain| {
+            let place = core.qp_places.get(chain.qp as usize);
+            place.is_none_or(|place| place.number() == qpn)
+        };
+        self.chain = self.chain.filter(|&chain| !of_qp(chain));
+        // In the middle of a resize some may be in the new ring; if the HCA writes there, the old one is complete.
+        if !self.switched
+            && let (Some(old), Some(new)) = (&self.entries, &self.other)
+        {
+            let producer = self.consumer.wrapping_add(old.waiting(self.consumer));
+            if new.is_ours(producer & old.mask) {
+                self.change_over();
+            }
+        }
+        self.purge_entries(core, number, qpn);
+    }
+
+    fn purge_entries(&mut self, core: &Inner<'_, P>, number: u32, qpn: u32) {
+        let Some(entries) = &self.entries else { return };
+        let waiting = entries.waiting(self.consumer);
+        entries.memory.machine().dma_rmb();
+        let mut gone = 0_u32;
+        for step in (0..waiting).rev() {
+            let index = self.consumer.wrapping_add(step);
+            let Ok(cqe) = entries.read(index) else { return };
+            if cqe.qpn() & 0xff_ffff == qpn {
+                gone = gone.wrapping_add(1);
+                core.discard(qpn, &cqe);
+            } else if gone > 0 {
+                let _ = entries.write(index.wrapping_add(gone), &cqe);
+            }
+        }
+        for step in 0..gone {
+            let _ = entries.give(self.consumer.wrapping_add(step));
+        }
+        self.consumer = self.consumer.wrapping_add(gone);
+        self.tell(&core.uar, number, gone);
+    }
+}

@@ -1,0 +1,214 @@
+//! What happened, kept with its object until somebody takes it. verbs 10, infinihost 4.3.
+//!
+//! The interrupt handler writes, consumers pull. Nothing is queued for the whole HCA, so nothing can overflow: a CQ has
+//! a ready flag, a QP, an SRQ and a port have one place for each kind of event that they know, in the order in which
+//! the kinds came. A kind that is there already is not noted twice (verbs 10.1: at least once).
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core_ib::platform::{Platform, PlatformError, Table};
+use core_ib::verbs::{PortEvent, QpEvent, SrqEvent};
+
+/// A kind of event, as a number from 1 to 15.
+pub trait Kind: Copy {
+    /// The number.
+    fn code(self) -> u32;
+    /// The kind of a number.
+    fn from_code(code: u32) -> Option<Self>;
+}
+
+macro_rules! codes {
+    ($kind:ident: $($name:ident = $code:literal),* $(,)?) => {
+        impl Kind for $kind {
+            fn code(self) -> u32 {
+                match self { $($kind::$name => $code,)* }
+            }
+            fn from_code(code: u32) -> Option<Self> {
+                match code { $($code => Some($kind::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+codes!(QpEvent: Fatal = 1, RequestError = 2, AccessError = 3, CommunicationEstablished = 4, SqDrained = 5,
+    PathMigrated = 6, PathMigrationFailed = 7, LastWqeReached = 8);
+codes!(SrqEvent: LimitReached = 1, Error = 2);
+codes!(PortEvent: Active = 1, Error = 2, LidChange = 3, PkeyChange = 4, GidChange = 5, SmChange = 6,
+    ClientReregister = 7);
+
+/// Events of one object: each kind at most once, oldest first. Four bits a kind.
+#[derive(Debug, Default)]
+pub struct Pending(AtomicU32);
+
+impl Pending {
+    /// None.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Notes an event. Any context.
+    pub fn push(&self, event: impl Kind) {
+        let append = |queue: u32| {
+            for place in 0..8 {
+                match queue >> (place * 4) & 15 {
+                    0 => return Some(queue | event.code() << (place * 4)),
+                    known if known == event.code() => return None,
+                    _ => {}
+                }
+            }
+            None
+        };
+        // Noted already, or (there are no more than eight kinds) no room: nothing is lost either way.
+        let _ = self
+            .0
+            .try_update(Ordering::AcqRel, Ordering::Acquire, append);
+    }
+
+    /// Takes the oldest. Any context.
+    pub fn pop<K: Kind>(&self) -> Option<K> {
+        let rest = |queue: u32| (queue != 0).then_some(queue >> 4);
+        let queue = self.0.try_update(Ordering::AcqRel, Ordering::Acquire, rest);
+        K::from_code(queue.ok()? & 15)
+    }
+
+    /// Is there any?
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// Forgets all: for a place whose object goes.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// Which of many objects have something pending: one bit each.
+pub struct Marks<'p, P: Platform>(Table<'p, AtomicU64, P>);
+
+impl<'p, P: Platform> Marks<'p, P> {
+    /// For `count` objects. Set-up only.
+    pub fn new(machine: &'p P, count: usize) -> Result<Self, PlatformError> {
+        Table::new(machine, count.div_ceil(64), |_| AtomicU64::new(0)).map(Self)
+    }
+
+    /// Marks object `index`. Any context.
+    pub fn set(&self, index: u32) {
+        if let Some(word) = self.0.get((index / 64) as usize) {
+            word.fetch_or(1 << (index % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Takes a mark; the lowest index first.
+    pub fn take(&self) -> Option<u32> {
+        for (index, word) in (0_u32..).zip(self.0.iter()) {
+            let bits = word.load(Ordering::Acquire);
+            let bit = bits & bits.wrapping_neg();
+            if bit != 0 && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+                return Some(index * 64 + bit.trailing_zeros());
+            }
+        }
+        None
+    }
+}
+
+/// What came from the HCA and fits nothing that exists. verbs 14, T168: counted, ignored.
+#[derive(Debug, Default)]
+pub struct Strays {
+    /// Events of a CQ that does not exist (any more).
+    pub cqn: AtomicU32,
+    /// Events of a QP that does not.
+    pub qpn: AtomicU32,
+    /// Events of an SRQ that does not.
+    pub srqn: AtomicU32,
+    /// Events of a port that the HCA does not have.
+    pub port: AtomicU32,
+    /// Events of a kind that nobody knows.
+    pub event_type: AtomicU32,
+    /// Completions that name no request outstanding.
+    pub cqe: AtomicU32,
+}
+
+/// What came from the HCA and fitted nothing that exists, counted by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StrayCounts {
+    /// Events of a CQ that does not exist (any more).
+    pub cqn: u32,
+    /// Events of a QP that does not.
+    pub qpn: u32,
+    /// Events of an SRQ that does not.
+    pub srqn: u32,
+    /// Events of a port that the HCA does not have.
+    pub port: u32,
+    /// Events of a kind that nobody knows.
+    pub event_type: u32,
+    /// Completions that name no request outstanding.
+    pub cqe: u32,
+    /// Command completions that nobody waited for.
+    pub command: u32,
+}
+
+impl Strays {
+    /// One more.
+    pub fn count(counter: &AtomicU32) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts now.
+    pub fn counts(&self) -> StrayCounts {
+        let now = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
+        StrayCounts {
+            cqn: now(&self.cqn),
+            qpn: now(&self.qpn),
+            srqn: now(&self.srqn),
+            port: now(&self.port),
+            event_type: now(&self.event_type),
+            cqe: now(&self.cqe),
+            command: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::fake::Machine;
+    use std::vec::Vec;
+
+    #[test]
+    fn events_of_an_object_come_in_order_and_each_kind_once() {
+        let pending = Pending::new();
+        for event in [
+            QpEvent::LastWqeReached,
+            QpEvent::Fatal,
+            QpEvent::LastWqeReached,
+        ] {
+            pending.push(event);
+        }
+        assert_eq!(pending.pop(), Some(QpEvent::LastWqeReached));
+        pending.push(QpEvent::LastWqeReached); // raised anew after it was taken
+        assert_eq!(pending.pop(), Some(QpEvent::Fatal));
+        assert_eq!(pending.pop(), Some(QpEvent::LastWqeReached));
+        assert_eq!(pending.pop::<QpEvent>(), None);
+    }
+
+    #[test]
+    fn all_kinds_fit_at_once() {
+        let pending = Pending::new();
+        (1..=8)
+            .filter_map(QpEvent::from_code)
+            .for_each(|event| pending.push(event));
+        let all: Vec<QpEvent> = core::iter::from_fn(|| pending.pop()).collect();
+        assert_eq!(all.len(), 8);
+    }
+
+    #[test]
+    fn a_mark_is_taken_once() {
+        let machine = Machine::idle();
+        let marks = Marks::new(&machine, 130).unwrap();
+        for index in [129, 3, 64, 3, 1000] {
+            marks.set(index);
+        }
+        let taken: Vec<u32> = core::iter::from_fn(|| marks.take()).collect();
+        assert_eq!(taken, [3, 64, 129]);
+    }
+}

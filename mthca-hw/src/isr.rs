@@ -1,0 +1,229 @@
+//! Interrupts: the handlers, and what an event does to the object that it names. infinihost 4.3, 7.
+//!
+//! The HCA is not believed: a number that fits nothing alive is counted and forgotten, as is an event that nobody
+//! knows. A handler sets flags and wakes; it never calls a consumer.
+
+use crate::cq::CqPlace;
+use crate::eq::{Eq, Which};
+use crate::event::Strays;
+use crate::health::End;
+use crate::inner::Inner;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use core_ib::platform::{Handled, Handler, Platform, PlatformError, Registers};
+use core_ib::verbs::{PortEvent, QpEvent, SrqEvent};
+use hca_abi::infinihost::cmd::CmdStatus;
+use hca_abi::infinihost::doorbell::EqCommand;
+use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
+use hca_abi::infinihost::regs;
+
+/// What an interrupt vector calls.
+pub(crate) struct Isr<'p, P: Platform> {
+    core: NonNull<Inner<'p, P>>,
+    /// The EQ of a message; none for the pin, which is all EQs'.
+    which: Option<Which>,
+}
+
+// SAFETY: an `Isr` is a shared reference to a `Inner`, which is `Sync`, and a constant.
+unsafe impl<P: Platform> Send for Isr<'_, P> {}
+// SAFETY: likewise.
+unsafe impl<P: Platform> Sync for Isr<'_, P> {}
+
+impl<'p, P: Platform> Isr<'p, P> {
+    /// For `core`, which does not move.
+    pub fn new(core: NonNull<Inner<'p, P>>, which: Option<Which>) -> Self {
+        Self { core, which }
+    }
+
+    /// From now on `vector` calls this.
+    ///
+    /// # Safety
+    ///
+    /// This and the core stay where they are until the vector is unbound.
+    pub unsafe fn bind(&self, machine: &P, vector: u16) -> Result<(), PlatformError> {
+        let handler: &(dyn Handler + '_) = self;
+        let handler = NonNull::from(handler);
+        // SAFETY: only the lifetime is forgotten; that it is long enough is the caller's promise.
+        let handler: NonNull<dyn Handler> = unsafe { core::mem::transmute(handler) };
+        // SAFETY: the caller's promise.
+        unsafe { machine.bind_interrupt(vector, handler) }
+    }
+}
+
+/// When to arm an EQ after draining it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    /// An interrupt came: it is not armed.
+    Always,
+    /// A look without an interrupt: it is still armed if nothing was there.
+    IfAny,
+}
+
+impl<P: Platform> Handler for Isr<'_, P> {
+    fn handle(&self) -> Handled {
+        // SAFETY: whoever bound this promised that the core is there until it is unbound, and shared from then on.
+        let core = unsafe { self.core.as_ref() };
+        match self.which {
+            Some(which) => {
+                core.drain(which, Arm::Always);
+                Handled::Yes
+            }
+            None => core.handle_pin(),
+        }
+    }
+}
+
+impl<'p, P: Platform> Inner<'p, P> {
+    /// The pin: whose EQs fired is in a register. infinihost 2.3, 2.4, 7.2.
+    fn handle_pin(&self) -> Handled {
+        let dcs = self.cmd.dcs();
+        let pin = u32::from(self.limits.inta_pin);
+        let half = if pin < 32 { 4 } else { 0 };
+        dcs.write_be32(regs::CLR_INT + half, 1 << (pin % 32));
+        let fired = dcs.read_be32(regs::ECR_LOW);
+        match fired {
+            0 => return Handled::No,
+            u32::MAX => {
+                self.fail(End::Gone);
+                return Handled::No;
+            }
+            _ => dcs.write_be32(regs::CLR_ECR_LOW, fired),
+        }
+        for which in Which::ALL {
+            let eqn = self.eq(which).map_or(32, |eq| u32::from(eq.eqn));
+            if fired.checked_shr(eqn).is_some_and(|bits| bits & 1 != 0) {
+                self.drain(which, Arm::Always);
+            }
+        }
+        Handled::Yes
+    }
+
+    /// Takes what there is in an EQ, no more than it holds at once, and asks for an interrupt with the next event, which
+    /// comes at once for one that was left. Interrupt context.
+    pub fn drain(&self, which: Which, arm: Arm) {
+        let Some(eq) = self.eq(which) else { return };
+        let mut any = false;
+        for _ in 0..eq.entries() {
+            let Some(eqe) = eq.next(&self.uar) else { break };
+            self.dispatch(eq, &eqe);
+            any = true;
+        }
+        match arm {
+            Arm::Always => eq.finish(&self.uar, true),
+            Arm::IfAny if any => {
+                eq.finish(&self.uar, self.interrupts.load(Ordering::Acquire));
+            }
+            Arm::IfAny => {}
+        }
+        if any && which != Which::Command {
+            self.wake.wake();
+        }
+    }
+
+    /// Notes what `eqe` says. Interrupt context.
+    fn dispatch(&self, eq: &Eq<'_, P>, eqe: &Eqe) {
+        match eqe.event_type() {
+            EventType::COMPLETION => self.note_completion(eq, eqe.number()),
+            EventType::COMMAND => {
+                let status = CmdStatus(eqe.syndrome());
+                self.cmd.complete(eqe.token(), status, eqe.out_param());
+            }
+            EventType::PATH_MIGRATED => self.note_qp(eqe, QpEvent::PathMigrated),
+            EventType::COMM_ESTABLISHED => self.note_qp(eqe, QpEvent::CommunicationEstablished),
+            EventType::SQ_DRAINED => self.note_qp(eqe, QpEvent::SqDrained),
+            EventType::WQ_CATASTROPHIC => self.note_qp(eqe, QpEvent::Fatal),
+            EventType::PATH_MIGRATION_FAILED => self.note_qp(eqe, QpEvent::PathMigrationFailed),
+            EventType::WQ_INVALID_REQUEST => self.note_qp(eqe, QpEvent::RequestError),
+            EventType::WQ_ACCESS_VIOLATION => self.note_qp(eqe, QpEvent::AccessError),
+            EventType::LAST_WQE_REACHED => self.note_qp(eqe, QpEvent::LastWqeReached),
+            EventType::CQ_ERROR => self.note_cq_error(eqe.number(), eqe.syndrome()),
+            EventType::SRQ_CATASTROPHIC => self.note_srq(eqe.number(), SrqEvent::Error),
+            EventType::SRQ_LIMIT => self.note_srq(eqe.number(), SrqEvent::LimitReached),
+            EventType::PORT_CHANGE => self.note_port(eqe.port(), PortChange(eqe.sub_type())),
+            EventType::LOCAL_CATASTROPHIC => {
+                log::error!("{}: local catastrophic error", self.machine.name());
+                self.fail(End::Failed);
+            }
+            EventType::EQ_OVERFLOW => {
+                // Events are lost for good.
+                log::error!("{}: an event queue overflowed", self.machine.name());
+                self.fail(End::Failed);
+            }
+            EventType::ECC_DETECT => {
+                log::warn!("{}: ECC error in attached memory", self.machine.name());
+            }
+            _ => Strays::count(&self.strays.event_type),
+        }
+    }
+
+    /// The CQ whose number, tag included, is `cqn`.
+    fn cq_by_number(&self, cqn: u32) -> Option<(u32, &CqPlace<'p, P>)> {
+        let index = self.plan.cq.index(cqn);
+        let place = self.cq_places.get(index as usize)?;
+        (place.number() == cqn).then_some((index, place))
+    }
+
+    fn note_completion(&self, eq: &Eq<'_, P>, cqn: u32) {
+        match self.cq_by_number(cqn) {
+            Some((_, place)) => {
+                // First: who arms between the two is told anyway, and arms again. infinihost 4.5.4.
+                self.uar.ring_eq(eq.eqn, EqCommand::DISARM_CQ, cqn);
+                place.fire();
+            }
+            None => Strays::count(&self.strays.cqn),
+        }
+    }
+
+    fn note_cq_error(&self, cqn: u32, syndrome: u8) {
+        match self.cq_by_number(cqn) {
+            Some((index, place)) => {
+                place.note_error(syndrome);
+                self.cq_marks.set(index);
+            }
+            None => Strays::count(&self.strays.cqn),
+        }
+    }
+
+    fn note_qp(&self, eqe: &Eqe, event: QpEvent) {
+        match self.qp_by_number(eqe.number()) {
+            Some((index, place)) => {
+                place.events.push(event);
+                self.qp_marks.set(index);
+            }
+            None => Strays::count(&self.strays.qpn),
+        }
+    }
+
+    fn note_srq(&self, srqn: u32, event: SrqEvent) {
+        let index = self.plan.srq.index(srqn);
+        let place = self.srq_places.get(index as usize);
+        match place.filter(|place| place.is_live()) {
+            Some(place) => {
+                place.events.push(event);
+                self.srq_marks.set(index);
+            }
+            None => Strays::count(&self.strays.srqn),
+        }
+    }
+
+    fn note_port(&self, port: u8, change: PortChange) {
+        let event = match change {
+            PortChange::ACTIVE => PortEvent::Active,
+            PortChange::DOWN => PortEvent::Error,
+            _ => return Strays::count(&self.strays.event_type),
+        };
+        if self.check_port(port).is_ok() {
+            self.port_event(port, event);
+        } else {
+            Strays::count(&self.strays.port);
+        }
+    }
+
+    /// See [`Device::poll_events`](core_ib::verbs::Device::poll_events).
+    pub fn poll_events(&self) {
+        for which in Which::ALL {
+            self.drain(which, Arm::IfAny);
+        }
+        self.look_for_errors();
+    }
+}

@@ -1,0 +1,420 @@
+//! What this HCA can and where its parts are: the answers of QUERY_FW, QUERY_DDR, QUERY_DEV_LIM and QUERY_ADAPTER, as
+//! plain numbers. infinihost 3.7.
+//!
+//! The HCA is not believed blindly: what would make the driver's own arithmetic meaningless is refused here, by name.
+
+use core::fmt;
+use core_ib::Mtu;
+use hca_abi::infinihost::dev_lim::{DevLim, features};
+use hca_abi::infinihost::fw::{AdapterInfo, DdrInfo, FwInfo};
+use hca_abi::infinihost::regs::BAR0_LEN;
+use hca_abi::infinihost::wqe::{MAX_UNITS, UNIT};
+
+/// Bytes of table entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntrySizes {
+    /// QP context.
+    pub qpc: u64,
+    /// Extended QP context.
+    pub eqpc: u64,
+    /// SRQ context.
+    pub srqc: u64,
+    /// CQ context.
+    pub cqc: u64,
+    /// EQ context.
+    pub eqc: u64,
+    /// UAR scratch.
+    pub uar_scratch: u64,
+}
+
+/// The numbers. "Reserved" entries of a table, the first ones, belong to the firmware.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Firmware version: major, minor, sub-minor.
+    pub firmware: [u16; 3],
+    /// Commands in flight.
+    pub commands: u32,
+    /// Offset of the error buffer in BAR 0.
+    pub error_buffer: usize,
+    /// Dwords of it.
+    pub error_dwords: usize,
+    /// First byte of attached memory.
+    pub ddr_start: u64,
+    /// Last byte of attached memory.
+    pub ddr_end: u64,
+    /// Attached memory can be reached through BAR 4.
+    pub ddr_visible: bool,
+    /// First byte of the firmware's part of it.
+    pub firmware_start: u64,
+    /// See the type.
+    pub reserved_qps: u32,
+    /// Logarithm of the table's entries, as for the others.
+    pub log_max_qps: u8,
+    /// See the type.
+    pub reserved_cqs: u32,
+    /// Logarithm.
+    pub log_max_cqs: u8,
+    /// See the type.
+    pub reserved_srqs: u32,
+    /// Logarithm.
+    pub log_max_srqs: u8,
+    /// See the type.
+    pub reserved_eqs: u32,
+    /// See the type.
+    pub reserved_mpts: u32,
+    /// Logarithm.
+    pub log_max_mpts: u8,
+    /// See the type.
+    pub reserved_segments: u32,
+    /// Logarithm.
+    pub log_max_mtt_segments: u8,
+    /// See the type.
+    pub reserved_pds: u32,
+    /// Logarithm.
+    pub log_max_pds: u8,
+    /// See the type.
+    pub reserved_uars: u32,
+    /// UAR pages of 4 KB.
+    pub uar_pages: u32,
+    /// Logarithm.
+    pub log_max_avs: u8,
+    /// Logarithm.
+    pub log_max_mcgs: u8,
+    /// Requests of a work queue.
+    pub max_wr: u32,
+    /// Requests of an SRQ.
+    pub max_srq_wr: u32,
+    /// Entries of a CQ.
+    pub max_cqe: u32,
+    /// Scatter/gather entries of a request.
+    pub max_sge: u32,
+    /// Bytes of a WQE.
+    pub max_wqe: u32,
+    /// Logarithm of reads and atomics of a QP as initiator.
+    pub log_max_rd_atomic: u8,
+    /// The same as responder.
+    pub log_max_rd_atomic_dest: u8,
+    /// Local CA ACK delay.
+    pub ack_delay: u8,
+    /// Largest MTU.
+    pub mtu: Option<Mtu>,
+    /// Port width capability.
+    pub port_width: u8,
+    /// Virtual lanes.
+    pub vls: u8,
+    /// Ports, 1 or 2.
+    pub ports: u8,
+    /// Entries of a port's GID table.
+    pub gids: u16,
+    /// Entries of a port's P_Key table.
+    pub pkeys: u16,
+    /// Bit r: static rate code r may be used.
+    pub static_rates: u16,
+    /// Feature flags of the HCA.
+    pub features: u32,
+    /// The HCA has SRQs.
+    pub has_srq: bool,
+    /// Bytes of table entries.
+    pub entries: EntrySizes,
+    /// Interrupt pin, as EQ contexts and CLR_INT know it.
+    pub inta_pin: u8,
+    /// IEEE OUI or PCI vendor, as the HCA says.
+    pub vendor_id: u32,
+    /// Number of the part.
+    pub device_id: u32,
+    /// Revision.
+    pub revision: u32,
+    /// The board's name, padded with zeros.
+    pub board_id: [u8; 16],
+}
+
+/// Something in the HCA's answers that this driver cannot work with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitsError {
+    /// Neither 1 nor 2.
+    Ports {
+        /// What was said.
+        found: u8,
+    },
+    /// The smallest page is larger than 4 KB.
+    PageSize {
+        /// Its logarithm.
+        log: u8,
+    },
+    /// The UAR area is larger than BAR 2.
+    Uar {
+        /// Bytes that the HCA speaks of.
+        bytes: u64,
+        /// Bytes of the BAR.
+        bar: u64,
+    },
+    /// The firmware does not lie in attached memory.
+    Firmware {
+        /// Its first byte.
+        start: u64,
+    },
+    /// The error buffer does not lie in BAR 0.
+    ErrorBuffer {
+        /// Its address.
+        address: u64,
+    },
+    /// A logarithm beyond all reason.
+    Logarithm {
+        /// Of what.
+        field: &'static str,
+        /// What was said.
+        found: u8,
+    },
+}
+
+impl fmt::Display for LimitsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Ports { found } => write!(f, "the HCA says that it has {found} ports"),
+            Self::PageSize { log } => write!(f, "the HCA's smallest page has 2^{log} bytes"),
+            Self::Uar { bytes, bar } => {
+                write!(f, "{bytes} bytes of doorbell pages in a BAR of {bar}")
+            }
+            Self::Firmware { start } => {
+                write!(f, "the firmware at {start:#x} is outside attached memory")
+            }
+            Self::ErrorBuffer { address } => {
+                write!(f, "the error buffer at {address:#x} is outside BAR 0")
+            }
+            Self::Logarithm { field, found } => write!(f, "{field}: 2^{found} cannot be"),
+        }
+    }
+}
+
+/// `1 << log`, for a logarithm that the HCA gave.
+fn power(field: &'static str, log: u8) -> Result<u32, LimitsError> {
+    let found = log;
+    1_u32
+        .checked_shl(u32::from(log))
+        .filter(|_| log < 31)
+        .ok_or(LimitsError::Logarithm { field, found })
+}
+
+impl Limits {
+    /// Takes note of QUERY_FW.
+    pub fn note_firmware(&mut self, fw: &FwInfo) -> Result<(), LimitsError> {
+        self.firmware = [fw.major(), fw.minor(), fw.subminor()];
+        self.commands = power("outstanding commands", fw.log_max_commands())?;
+        self.firmware_start = fw.fw_start();
+        let address = fw.error_buffer();
+        let offset = address & (BAR0_LEN - 1);
+        let bytes = u64::from(fw.error_buffer_dwords()) * 4;
+        if !offset.is_multiple_of(4) || bytes > BAR0_LEN - offset {
+            return Err(LimitsError::ErrorBuffer { address });
+        }
+        self.error_buffer = offset as usize;
+        self.error_dwords = fw.error_buffer_dwords() as usize;
+        Ok(())
+    }
+
+    /// Takes note of QUERY_DDR, after QUERY_FW. `bar` is the length of BAR 4, if there is one.
+    pub fn note_ddr(&mut self, ddr: &DdrInfo, bar: Option<u64>) -> Result<(), LimitsError> {
+        self.ddr_start = ddr.start();
+        self.ddr_end = ddr.end();
+        let start = self.firmware_start;
+        if start < self.ddr_start || start > self.ddr_end {
+            return Err(LimitsError::Firmware { start });
+        }
+        let used = start - self.ddr_start;
+        self.ddr_visible = !ddr.hidden() && bar.is_some_and(|bytes| bytes >= used);
+        Ok(())
+    }
+
+    /// Takes note of QUERY_DEV_LIM. `bar` is the length of BAR 2.
+    pub fn note_device(&mut self, dev: &DevLim, bar: u64) -> Result<(), LimitsError> {
+        let found = dev.ports();
+        if !(1..=2).contains(&found) {
+            return Err(LimitsError::Ports { found });
+        }
+        let log = dev.log_page_size();
+        if log > 12 {
+            return Err(LimitsError::PageSize { log });
+        }
+        let bytes = 1_u64.checked_shl(20 + u32::from(dev.log_uar_megabytes()));
+        let bytes = bytes.unwrap_or(u64::MAX);
+        if bytes > bar || bytes > 1 << 32 {
+            return Err(LimitsError::Uar { bytes, bar });
+        }
+        self.ports = dev.ports();
+        self.uar_pages = (bytes >> 12) as u32;
+        self.reserved_uars = u32::from(dev.reserved_uars());
+        self.reserved_qps = power("reserved QPs", dev.log_reserved_qps())?;
+        self.log_max_qps = dev.log_max_qps();
+        self.reserved_cqs = power("reserved CQs", dev.log_reserved_cqs())?;
+        self.log_max_cqs = dev.log_max_cqs();
+        self.reserved_srqs = power("reserved SRQs", dev.log_reserved_srqs())?;
+        self.log_max_srqs = dev.log_max_srqs();
+        // Some say that this is a count: the larger reading leaves everybody in peace. infinihost 3.7, 12.
+        self.reserved_eqs = power("reserved EQs", dev.reserved_eqs())?;
+        self.reserved_mpts = power("reserved MPT entries", dev.log_reserved_mrws())?;
+        self.log_max_mpts = dev.log_max_mpts().min(30);
+        self.reserved_segments = power("reserved MTT segments", dev.log_reserved_mtts())?;
+        self.log_max_mtt_segments = dev.log_max_mtts().min(27);
+        self.reserved_pds = u32::from(dev.reserved_pds());
+        self.log_max_pds = dev.log_max_pds().min(24);
+        self.log_max_avs = dev.log_max_avs().min(24);
+        self.log_max_mcgs = dev.log_max_groups().min(24);
+        // One WQE of a queue is never used: infinihost 5.1.
+        self.max_wr = power("work requests", dev.log_max_qp_size())?.saturating_sub(1);
+        self.max_srq_wr = power("SRQ requests", dev.log_max_srq_size())?.saturating_sub(1);
+        self.max_cqe = power("CQ entries", dev.log_max_cq_size())?.saturating_sub(1);
+        let max_wqe = u32::from(dev.max_descriptor());
+        self.max_wqe = max_wqe.min(u32::from(MAX_UNITS) * UNIT as u32);
+        // The widest transport segment is that of a datagram. infinihost 3.7.
+        let room = self.max_wqe.saturating_sub(16 + 48) / 16;
+        self.max_sge = u32::from(dev.max_sg()).min(room);
+        self.log_max_rd_atomic = dev.log_max_ra_requester().min(7);
+        self.log_max_rd_atomic_dest = dev.log_max_ra_responder().min(7);
+        self.ack_delay = dev.ack_delay();
+        self.mtu = Mtu::from_code(dev.max_mtu());
+        self.port_width = dev.port_width();
+        self.vls = dev.max_vls();
+        self.gids = 1 << dev.log_max_gids().min(6); // six bits in an address path
+        self.pkeys = 1 << dev.log_max_pkeys().min(7); // seven
+        self.static_rates = match dev.static_rates() {
+            0 => 0x3,
+            rates => rates,
+        };
+        self.features = dev.features();
+        self.has_srq = self.can(features::SRQ);
+        self.entries = EntrySizes {
+            qpc: u64::from(dev.qpc_size()),
+            eqpc: u64::from(dev.eqpc_size()),
+            srqc: u64::from(dev.srqc_size()),
+            cqc: u64::from(dev.cqc_size()),
+            eqc: u64::from(dev.eqc_size()),
+            uar_scratch: u64::from(dev.uar_scratch_size()),
+        };
+        Ok(())
+    }
+
+    /// Takes note of QUERY_ADAPTER.
+    pub fn note_adapter(&mut self, adapter: &AdapterInfo) {
+        self.inta_pin = adapter.inta_pin();
+        self.vendor_id = adapter.vendor_id();
+        self.device_id = adapter.device_id();
+        self.revision = adapter.revision_id();
+        self.board_id = adapter.board_id();
+    }
+
+    /// Has the HCA this feature? Bits: `hca_abi::infinihost::dev_lim::features`.
+    pub const fn can(&self, feature: u32) -> bool {
+        self.features & feature == feature
+    }
+}
+
+#[cfg(test)]
+impl Limits {
+    /// Those of the HCA that the tests speak of: the values that infinihost 10.2 recommends.
+    pub const EXAMPLE: Self = Self {
+        firmware: [3, 5, 0],
+        commands: 16,
+        error_buffer: 0xf0800,
+        error_dwords: 16,
+        ddr_start: 0x8000_0000,
+        ddr_end: 0x87ff_ffff,
+        ddr_visible: true,
+        firmware_start: 0x87c0_0000,
+        reserved_qps: 16,
+        log_max_qps: 24,
+        reserved_cqs: 16,
+        log_max_cqs: 24,
+        reserved_srqs: 16,
+        log_max_srqs: 13,
+        reserved_eqs: 1,
+        reserved_mpts: 16,
+        log_max_mpts: 24,
+        reserved_segments: 16,
+        log_max_mtt_segments: 24,
+        reserved_pds: 4,
+        log_max_pds: 24,
+        reserved_uars: 1,
+        uar_pages: 2048,
+        log_max_avs: 20,
+        log_max_mcgs: 13,
+        max_wr: 65535,
+        max_srq_wr: 65535,
+        max_cqe: 131071,
+        max_sge: 59,
+        max_wqe: 1008,
+        log_max_rd_atomic: 7,
+        log_max_rd_atomic_dest: 4,
+        ack_delay: 15,
+        mtu: Some(Mtu::Mtu2048),
+        port_width: 3,
+        vls: 4,
+        ports: 2,
+        gids: 32,
+        pkeys: 64,
+        static_rates: 0xf,
+        features: 0x0036_0347,
+        has_srq: true,
+        entries: EntrySizes {
+            qpc: 256,
+            eqpc: 32,
+            srqc: 32,
+            cqc: 64,
+            eqc: 64,
+            uar_scratch: 32,
+        },
+        inta_pin: 31,
+        vendor_id: 0x2c9,
+        device_id: 0x5a44,
+        revision: 0xa1,
+        board_id: [0; 16],
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn the_firmware_version_is_in_the_order_of_the_mailbox_and_not_of_the_number() {
+        let mut limits = Limits::default();
+        let mut fw = FwInfo::ZERO;
+        fw.set_major(3).set_subminor(200).set_minor(5);
+        limits.note_firmware(&fw).unwrap();
+        assert_eq!(limits.firmware, [3, 5, 200]);
+    }
+
+    #[test]
+    fn a_device_with_more_ports_than_it_can_have_is_refused() {
+        let mut dev = DevLim::ZERO;
+        dev.set_ports(3);
+        let refused = Limits::default().note_device(&dev, 8 << 20);
+        assert_eq!(refused, Err(LimitsError::Ports { found: 3 }));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_firmware_answers_is_taken_or_refused_without_a_panic(
+            mut dev: [u8; 256], fw: [u8; 256], ddr: [u8; 256], sane: bool,
+        ) {
+            if sane { // else the ports are right in one of eight, and the rest is rarely reached
+                dev[0x37] = dev[0x37] & 0xf0 | 2;
+                dev[0x49] = 3;
+                dev[0x4b] = 12;
+            }
+            let mut limits = Limits::default();
+            let dev = DevLim::read_from_bytes(&dev).unwrap();
+            let fw = FwInfo::read_from_bytes(&fw).unwrap();
+            let ddr = DdrInfo::read_from_bytes(&ddr).unwrap();
+            let _ = limits.note_firmware(&fw);
+            let _ = limits.note_ddr(&ddr, Some(1 << 27));
+            if limits.note_device(&dev, 8 << 20).is_ok() {
+                for profile in [crate::Profile::SMALL, crate::Profile::SERVER] {
+                    let _ = crate::plan::Plan::tavor(&profile, &limits);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,682 @@
+//! Opening an HCA of the T-mode, step by step, and closing it. infinihost 9.1, 9.4.
+//!
+//! The table of steps is the order; what a step makes is kept in [`Opening`] until the [`Inner`] takes it over, and comes
+//! back there when the HCA closes. Two things decide whether memory may be given back: CLOSE_HCA, or a reset.
+
+use crate::av::AvPool;
+use crate::bring_up::{BringUpError, Step, bring_up, take_down};
+use crate::catas::ErrorBuffer;
+use crate::cmd::table::{
+    CloseHca, CloseIb, ConfSpecialQp, InitHca, QueryAdapter, QueryDdr, QueryDevLim, QueryFw,
+    SysDis, SysEn,
+};
+use crate::cmd::{Channel, CmdError, Command};
+use crate::cq::CqPlace;
+use crate::eq::{EQS, Eq};
+use crate::event::{Marks, Strays};
+use crate::extents::order_of;
+use crate::inner::{Inner, NOBODY, Node, slab};
+use crate::isr::Isr;
+use crate::let_go::Released;
+use crate::limits::{Limits, LimitsError};
+use crate::mcg::Groups;
+use crate::mr::{MrPlace, Ring};
+use crate::mtt::MttTable;
+use crate::plan::Plan;
+use crate::port::Port;
+use crate::profile::{AvPlace, Interrupts, Profile, ProfileError};
+use crate::qp::QpPlace;
+use crate::records::Records;
+use crate::reset::{self, NotBack};
+use crate::srq::SrqPlace;
+use crate::uar::Uar;
+use core::fmt;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use core_ib::Guid;
+use core_ib::platform::{Caching, Placed, Platform, PlatformError, Room, Table, Vectors, Wake};
+use core_ib::verbs::VerbsError;
+use core_ib::wire::mad::NodeInfo;
+use hca_abi::infinihost::cmd::{CmdStatus, DimmFault, SpecialQp};
+use hca_abi::infinihost::init_hca;
+use hca_abi::infinihost::pci::{
+    BAR_DCS, BAR_DDR, BAR_UAR, DeviceId, VENDOR_MELLANOX, VENDOR_TOPSPIN,
+};
+use hca_abi::infinihost::regs::BAR0_LEN;
+
+/// Why a step failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenCause {
+    /// The PCI function is not an InfiniHost.
+    NotAnInfiniHost {
+        /// Its vendor.
+        vendor: u16,
+        /// Its device number.
+        device: u16,
+    },
+    /// An InfiniHost without memory of its own (M-mode), which this driver does not yet drive.
+    MemFree {
+        /// Its device number.
+        device: u16,
+    },
+    /// A BAR is missing or has the wrong size.
+    Bar {
+        /// Which.
+        bar: u8,
+        /// Its size; 0 if it is missing.
+        found: u64,
+        /// The size that it must have.
+        needed: u64,
+    },
+    /// The machine refused.
+    Platform(PlatformError),
+    /// A command failed.
+    Command(CmdError),
+    /// The attached memory failed.
+    Dimm(DimmFault),
+    /// The HCA's answers make no sense.
+    Limits(LimitsError),
+    /// The profile does not fit the HCA.
+    Profile(ProfileError),
+    /// The HCA did not come back from its reset.
+    NotBack(NotBack),
+    /// Neither messages nor the pin interrupt.
+    NoInterrupt,
+    /// A query of a port failed.
+    Query(VerbsError),
+}
+
+macro_rules! causes {
+    ($($variant:ident($ty:ty)),*) => {
+        $(impl From<$ty> for OpenCause {
+            fn from(cause: $ty) -> Self {
+                Self::$variant(cause)
+            }
+        })*
+    };
+}
+causes!(
+    Platform(PlatformError),
+    Command(CmdError),
+    Limits(LimitsError),
+    Profile(ProfileError),
+    NotBack(NotBack),
+    Query(VerbsError)
+);
+
+impl fmt::Display for OpenCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAnInfiniHost { vendor, device } => {
+                write!(f, "{vendor:04x}:{device:04x} is not an InfiniHost")
+            }
+            Self::MemFree { device } => {
+                write!(f, "{device:04x} keeps its tables in host memory: not supported yet")
+            }
+            Self::Bar { bar, found, needed } => {
+                write!(f, "BAR {bar} has {found} bytes instead of {needed}")
+            }
+            Self::Platform(cause) => cause.fmt(f),
+            Self::Command(cause) => cause.fmt(f),
+            Self::Dimm(fault) => write!(f, "attached memory failed, socket {}", fault.socket),
+            Self::Limits(cause) => cause.fmt(f),
+            Self::Profile(cause) => cause.fmt(f),
+            Self::NotBack(cause) => cause.fmt(f),
+            Self::NoInterrupt => f.write_str(
+                "no interrupt arrives, neither message nor pin: check the slot, or open without interrupts",
+            ),
+            Self::Query(cause) => cause.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for OpenCause {}
+
+/// A step of opening failed; the HCA is as it was found.
+pub type OpenError = BringUpError<OpenCause>;
+
+/// An HCA on its way up or down.
+pub(crate) struct Opening<'p, P: Platform> {
+    pub machine: &'p P,
+    wake: &'p dyn Wake,
+    pub profile: Profile,
+    /// BAR 0, before the channel has it.
+    dcs: Option<P::Registers>,
+    /// Before the core has it, and after.
+    cmd: Option<Channel<'p, P>>,
+    pub limits: Limits,
+    plan: Plan,
+    node: Node,
+    /// Before the core has them, and after.
+    eqs: Option<[Eq<'p, P>; EQS]>,
+    av: Option<AvPool<'p, P>>,
+    pub core: Option<Placed<'p, Inner<'p, P>, P>>,
+    pub isrs: Option<Table<'p, Isr<'p, P>, P>>,
+    /// How interrupts come in this attempt.
+    pub attempt: Interrupts,
+    pub vectors: Option<Vectors>,
+    pub eq_rings: [Option<Ring>; EQS],
+    /// Some once it was reset after its end: whether it came back.
+    after_reset: Option<bool>,
+}
+
+type Result<T = ()> = core::result::Result<T, OpenCause>;
+
+impl<'p, P: Platform> Opening<'p, P> {
+    /// The order of opening; closing is it backwards.
+    pub const STEPS: [Step<Self, OpenCause>; 17] = [
+        Step {
+            name: "PCI function",
+            apply: Self::map,
+            undo: Self::unmap,
+        },
+        Step {
+            name: "mailboxes",
+            apply: Self::begin_commands,
+            undo: Self::end_commands,
+        },
+        Step {
+            name: "reset",
+            apply: Self::reset,
+            undo: Self::leave_reset,
+        },
+        Step {
+            name: "SYS_EN",
+            apply: Self::enable,
+            undo: Self::disable,
+        },
+        Step {
+            name: "QUERY_FW",
+            apply: Self::query_fw,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "QUERY_DDR",
+            apply: Self::query_ddr,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "QUERY_DEV_LIM",
+            apply: Self::query_limits,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "profile",
+            apply: Self::make_plan,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "memory",
+            apply: Self::lend_memory,
+            undo: Self::return_memory,
+        },
+        Step {
+            name: "INIT_HCA",
+            apply: Self::init,
+            undo: Self::close,
+        },
+        Step {
+            name: "QUERY_ADAPTER",
+            apply: Self::query_adapter,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "special QPs",
+            apply: Self::name_special_qps,
+            undo: Self::release_special_qps,
+        },
+        Step {
+            name: "ports",
+            apply: Self::no_port_yet,
+            undo: Self::close_ports,
+        },
+        Step {
+            name: "NodeInfo",
+            apply: Self::query_node,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "tables",
+            apply: Self::make_core,
+            undo: Self::take_core_apart,
+        },
+        Step {
+            name: "events",
+            apply: Self::begin_events,
+            undo: Self::end_events,
+        },
+        Step {
+            name: "port tables",
+            apply: Self::read_port_tables,
+            undo: Self::nothing,
+        },
+    ];
+
+    pub fn new(machine: &'p P, wake: &'p dyn Wake, profile: &Profile) -> Self {
+        Self {
+            machine,
+            wake,
+            profile: *profile,
+            dcs: None,
+            cmd: None,
+            limits: Limits::default(),
+            plan: Plan::default(),
+            node: Node::default(),
+            eqs: None,
+            av: None,
+            core: None,
+            isrs: None,
+            attempt: profile.interrupts,
+            vectors: None,
+            eq_rings: [const { None }; EQS],
+            after_reset: None,
+        }
+    }
+
+    /// The channel, wherever it is.
+    fn cmd(&self) -> Option<&Channel<'p, P>> {
+        match &self.core {
+            Some(core) => Some(&core.cmd),
+            None => self.cmd.as_ref(),
+        }
+    }
+
+    fn command<C: Command>(&self, command: &C) -> Result<(C::Output, u64)> {
+        match self.cmd() {
+            Some(cmd) => Ok(cmd.execute(command, &|| ())?),
+            None => Err(OpenCause::Query(VerbsError::DeviceGone)), // no step uses commands before there is a channel
+        }
+    }
+
+    /// Runs a command whose failure on the way down changes nothing: the reset is the last resort.
+    fn try_command<C: Command>(&self, command: &C) {
+        if let Err(cause) = self.command(command) {
+            log::warn!("{}: closing: {cause}", self.machine.name());
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.cmd().is_none_or(|cmd| cmd.health().is_alive())
+    }
+
+    /// The proof that the HCA uses no memory of ours, once it was closed; of one that has ended, by a reset.
+    fn let_go(&mut self) -> Option<Released> {
+        if self.is_alive() {
+            return Some(Released::by::<CloseHca>(PhantomData));
+        }
+        let back = match self.after_reset {
+            Some(back) => back,
+            None => self.cmd().is_some_and(|cmd| {
+                reset::reset(self.machine, cmd.dcs())
+                    .inspect_err(|error| log::error!("{}: {error}", self.machine.name()))
+                    .is_ok()
+            }),
+        };
+        self.after_reset = Some(back);
+        back.then(Released::by_reset)
+    }
+
+    fn nothing(&mut self) {}
+
+    fn map(&mut self) -> Result {
+        let id = self.machine.config_read32(0);
+        let (vendor, device) = (id as u16, (id >> 16) as u16);
+        if vendor != VENDOR_MELLANOX && vendor != VENDOR_TOPSPIN {
+            return Err(OpenCause::NotAnInfiniHost { vendor, device });
+        }
+        match DeviceId(device) {
+            DeviceId::TAVOR | DeviceId::ARBEL_COMPAT => {}
+            DeviceId::ARBEL | DeviceId::SINAI | DeviceId::SINAI_OLD => {
+                return Err(OpenCause::MemFree { device });
+            }
+            _ => return Err(OpenCause::NotAnInfiniHost { vendor, device }),
+        }
+        let found = self.machine.bar_len(BAR_DCS).unwrap_or(0);
+        if found != BAR0_LEN {
+            return Err(OpenCause::Bar {
+                bar: BAR_DCS,
+                found,
+                needed: BAR0_LEN,
+            });
+        }
+        let whole = BAR0_LEN as usize;
+        self.dcs = Some(self.machine.map(BAR_DCS, 0, whole, Caching::Uncached)?);
+        Ok(())
+    }
+
+    fn unmap(&mut self) {
+        self.dcs = None;
+    }
+
+    fn begin_commands(&mut self) -> Result {
+        let gone = OpenCause::Query(VerbsError::DeviceGone);
+        let dcs = self.dcs.take().ok_or(gone)?;
+        let (slots, limit) = (self.profile.commands, self.profile.command_limit);
+        self.cmd = Some(Channel::new(self.machine, dcs, slots.into(), limit)?);
+        Ok(())
+    }
+
+    fn end_commands(&mut self) {
+        let released = self.let_go();
+        // Every command of a living HCA was answered before anybody went on: it writes to no mailbox.
+        if let (Some(cmd), Some(released)) = (self.cmd.take(), released) {
+            cmd.free(&released);
+        }
+    }
+
+    fn reset(&mut self) -> Result {
+        match self.cmd() {
+            Some(cmd) => Ok(reset::reset(self.machine, cmd.dcs())?),
+            None => Ok(()),
+        }
+    }
+
+    fn leave_reset(&mut self) {
+        // One that has ended is left as after power-on; a living one is so after SYS_DIS.
+        self.let_go();
+    }
+
+    fn enable(&mut self) -> Result {
+        match self.command(&SysEn {}) {
+            Err(OpenCause::Command(error)) if error.status() == Some(CmdStatus::DDR_MEM_ERR) => {
+                Err(OpenCause::Dimm(DimmFault::decode(error.immediate as u32)))
+            }
+            other => other.map(drop),
+        }
+    }
+
+    fn disable(&mut self) {
+        self.try_command(&SysDis {});
+    }
+
+    fn query_fw(&mut self) -> Result {
+        let (fw, _) = self.command(&QueryFw {})?;
+        self.limits.note_firmware(&fw)?;
+        if let Some(cmd) = self.cmd() {
+            cmd.limit_in_flight(self.limits.commands);
+        }
+        Ok(())
+    }
+
+    fn query_ddr(&mut self) -> Result {
+        let (ddr, _) = self.command(&QueryDdr {})?;
+        let bar = self.machine.bar_len(BAR_DDR);
+        Ok(self.limits.note_ddr(&ddr, bar)?)
+    }
+
+    fn query_limits(&mut self) -> Result {
+        let (dev, _) = self.command(&QueryDevLim {})?;
+        let bar = self.machine.bar_len(BAR_UAR).unwrap_or(0);
+        Ok(self.limits.note_device(&dev, bar)?)
+    }
+
+    fn make_plan(&mut self) -> Result {
+        self.plan = Plan::tavor(&self.profile, &self.limits)?;
+        Ok(())
+    }
+
+    /// Event rings and address vectors: what the HCA reaches for as long as it is open.
+    fn lend_memory(&mut self) -> Result {
+        let events = self.profile.event_entries.max(2);
+        // Each CQ has one event outstanding at most, and a few more are on their way. infinihost 4.1.
+        let completions = self.plan.cq.count.saturating_add(0x80);
+        let sizes = [completions, events, events].map(order_of);
+        let mut made = [const { None }; EQS];
+        let mut failed = None;
+        for ((place, log_size), eqn) in made.iter_mut().zip(sizes).zip(self.plan.eq.first..) {
+            match Eq::new(self.machine, eqn as u8, log_size) {
+                Ok(eq) => *place = Some(eq),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let ddr = self.limits.ddr_start;
+        let attached = self.profile.address_vectors == AvPlace::AttachedMemory;
+        let av = match failed {
+            Some(error) => Err(error),
+            None if attached && self.limits.ddr_visible => {
+                AvPool::attached(self.machine, &self.plan, ddr)
+            }
+            None => AvPool::host(self.machine, &self.plan),
+        };
+        match (av, made) {
+            (Ok(av), [Some(completion), Some(asynchronous), Some(command)]) => {
+                self.av = Some(av);
+                self.eqs = Some([completion, asynchronous, command]);
+                Ok(())
+            }
+            (av, made) => {
+                let untold = Released::never_told();
+                for eq in made.into_iter().flatten() {
+                    eq.free(&untold);
+                }
+                av.map(|av| av.free(&untold))?;
+                Err(OpenCause::NoInterrupt) // not reached: without an error all of them were made
+            }
+        }
+    }
+
+    fn return_memory(&mut self) {
+        let Some(released) = self.let_go() else {
+            return;
+        };
+        if let Some(av) = self.av.take() {
+            av.free(&released);
+        }
+        for eq in self.eqs.take().into_iter().flatten() {
+            eq.free(&released);
+        }
+    }
+
+    fn init(&mut self) -> Result {
+        let (plan, at) = (&self.plan, &self.plan.tables);
+        let mut tables = init_hca::InitHca::ZERO;
+        tables
+            .set_big_endian_host(cfg!(target_endian = "big"))
+            .set_ud_av_port_check(true)
+            .set_qpc_base(at.qpc)
+            .set_log_qps(plan.qp.log_size)
+            .set_srqc_base(at.srqc)
+            .set_log_srqs(if plan.srq.count == 0 {
+                0
+            } else {
+                plan.srq.log_size
+            })
+            .set_cqc_base(at.cqc)
+            .set_log_cqs(plan.cq.log_size)
+            .set_eqpc_base(at.eqpc)
+            .set_eqc_base(at.eqc)
+            .set_log_eqs(plan.eq.log_size)
+            .set_rdb_base(at.rdb)
+            .set_mc_base(at.mcg)
+            .set_log_mc_entry_size(crate::plan::MCG_ENTRY.trailing_zeros() as u16)
+            .set_mc_hash_size(1 << plan.log_mcg.saturating_sub(1))
+            .set_log_mc_table_size(plan.log_mcg)
+            .set_mpt_base(at.mpt)
+            .set_log_mpts(plan.mpt.log_size)
+            .set_mtt_base(at.mtt)
+            .set_uar_scratch_base(at.uar_scratch);
+        self.command(&InitHca { tables: &tables })?;
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Err(cause) = self.command(&CloseHca {}) {
+            log::warn!("{}: {cause}", self.machine.name());
+            if let Some(cmd) = self.cmd() {
+                // What it did not confirm it may still do.
+                cmd.fail(crate::health::End::Failed);
+            }
+        }
+    }
+
+    fn query_adapter(&mut self) -> Result {
+        let (adapter, _) = self.command(&QueryAdapter {})?;
+        self.limits.note_adapter(&adapter);
+        Ok(())
+    }
+
+    fn name_special_qps(&mut self) -> Result {
+        let smi = self.plan.special_qps;
+        let (kind, qpn) = (SpecialQp::Smi, smi);
+        self.command(&ConfSpecialQp { kind, qpn })?;
+        let (kind, qpn) = (SpecialQp::Gsi, smi + 2);
+        if let Err(cause) = self.command(&ConfSpecialQp { kind, qpn }) {
+            let (kind, qpn) = (SpecialQp::Smi, 0);
+            self.try_command(&ConfSpecialQp { kind, qpn });
+            return Err(cause);
+        }
+        Ok(())
+    }
+
+    fn release_special_qps(&mut self) {
+        for kind in [SpecialQp::Smi, SpecialQp::Gsi] {
+            self.try_command(&ConfSpecialQp { kind, qpn: 0 });
+        }
+    }
+
+    fn no_port_yet(&mut self) -> Result {
+        Ok(())
+    }
+
+    fn close_ports(&mut self) {
+        for port in 1..=self.limits.ports {
+            self.try_command(&CloseIb { port });
+        }
+    }
+
+    fn query_node(&mut self) -> Result {
+        let Some(cmd) = self.cmd() else { return Ok(()) };
+        let info: NodeInfo = crate::mad::sma_get(cmd, 1, 0)?;
+        self.node = Node {
+            guid: info.node_guid,
+            system_image: info.sys_image_guid,
+            vendor: info.vendor_id,
+            part: info.device_id.into(),
+            revision: self.limits.revision,
+        };
+        Ok(())
+    }
+
+    /// All that can fail comes first: what is lent to the HCA is moved only when nothing can.
+    fn make_core(&mut self) -> Result {
+        let (machine, plan, limits) = (self.machine, self.plan, self.limits);
+        let profile = self.profile;
+        let device = device_number(self.node.guid);
+        let ddr = limits.ddr_visible.then_some(limits.ddr_start);
+        let uar = Uar::map(machine, plan.uar)?;
+        let mtt = MttTable::new(machine, &plan, ddr)?;
+        let tags = plan.mpt.count() as usize;
+        let mpt_tags = Table::new(machine, tags, |_| AtomicU32::new(0))?;
+        let records = Records::new(machine, profile.work_requests)?;
+        let pds = slab(machine, profile.pds, device)?;
+        let ahs = slab(machine, profile.ahs, device)?;
+        let cqs = slab(machine, profile.cqs, device)?;
+        let qps = slab(machine, profile.qps, device)?;
+        let srqs = slab(machine, profile.srqs, device)?;
+        let mrs = slab(machine, profile.mrs, device)?;
+        let cq_places = Table::new(machine, profile.cqs as usize, |_| CqPlace::new(machine))?;
+        let qp_places = Table::new(machine, profile.qps as usize, |_| QpPlace::new(machine))?;
+        let srq_places = Table::new(machine, profile.srqs as usize, |_| SrqPlace::new(machine))?;
+        let mr_places = Table::new(machine, profile.mrs as usize, |_| MrPlace::new(machine))?;
+        let groups = Groups::new(machine, plan.log_mcg)?;
+        let ports = [
+            Port::new(machine, limits.gids, limits.pkeys)?,
+            Port::new(machine, limits.gids, limits.pkeys)?,
+        ];
+        let cq_marks = Marks::new(machine, profile.cqs as usize)?;
+        let qp_marks = Marks::new(machine, profile.qps as usize)?;
+        let srq_marks = Marks::new(machine, profile.srqs as usize)?;
+        let room = Room::new(machine)?;
+        let (wake, node) = (self.wake, self.node);
+        let missing = OpenCause::Query(VerbsError::DeviceGone); // earlier steps made them
+        let cmd = self.cmd.take().ok_or(missing)?;
+        let eqs = self.eqs.take().ok_or(missing)?;
+        let av = self.av.take().ok_or(missing)?;
+        self.core = Some(room.put(Inner {
+            machine,
+            wake,
+            device,
+            profile,
+            limits,
+            plan,
+            node,
+            cmd,
+            uar,
+            eqs,
+            interrupts: AtomicBool::new(false),
+            mtt,
+            mpt_tags,
+            av,
+            records,
+            pds,
+            pd_gate: machine.gate("PDs", ()),
+            ahs,
+            cqs,
+            cq_places,
+            qps,
+            qp_places,
+            special: [const { AtomicU32::new(NOBODY) }; 4],
+            srqs,
+            srq_places,
+            mrs,
+            mr_places,
+            groups: machine.gate("multicast groups", groups),
+            ports,
+            description: machine.gate("node description", None),
+            cq_marks,
+            qp_marks,
+            srq_marks,
+            strays: Strays::default(),
+            ended: AtomicU8::new(0),
+            announced: AtomicBool::new(false),
+            errors: ErrorBuffer::new(&limits),
+            after_reset: machine.gate("reset", None),
+        }));
+        Ok(())
+    }
+
+    fn take_core_apart(&mut self) {
+        let Some(core) = self.core.take() else { return };
+        let core = Placed::into_inner(core);
+        self.after_reset = core.after_reset.into_inner();
+        self.cmd = Some(core.cmd);
+        self.eqs = Some(core.eqs);
+        self.av = Some(core.av);
+    }
+
+    /// Tries what the profile asks for; messages that do not arrive are replaced by the pin. infinihost 3.2.
+    fn begin_events(&mut self) -> Result {
+        self.attempt = self.profile.interrupts;
+        loop {
+            match bring_up(self, &Self::EVENTS) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.cause == OpenCause::NoInterrupt => match self.attempt {
+                    Interrupts::Messages => self.attempt = Interrupts::Pin,
+                    _ => return Err(error.cause),
+                },
+                Err(error) => return Err(error.cause),
+            }
+        }
+    }
+
+    fn end_events(&mut self) {
+        take_down(self, &Self::EVENTS);
+    }
+
+    fn read_port_tables(&mut self) -> Result {
+        let Some(core) = &self.core else {
+            return Ok(());
+        };
+        for port in 1..=self.limits.ports {
+            core.refresh_gids(port)?;
+            core.refresh_pkeys(port)?;
+        }
+        Ok(())
+    }
+}
+
+/// A number by which a process tells its HCAs apart: their GUIDs differ.
+const fn device_number(guid: Guid) -> u32 {
+    ((guid.0 ^ guid.0 >> 32) as u32).wrapping_mul(0x9e37_79b1)
+}

@@ -1,0 +1,439 @@
+//! Where everything goes: the numbers that this driver uses of each kind, and the tables in the HCA's attached memory.
+//! infinihost 6.1, 6.3, 6.4.
+//!
+//! Computed from the [`Profile`] and the [`Limits`] before the HCA is told anything; what does not fit is an error that
+//! names the entry. The MPT is shared out once, by kind of object, so that a key says whose it is: EQs, then the two
+//! internal regions of each PD, the rings of CQs (two each, for resizing), QPs and SRQs, then the consumers' regions.
+
+use crate::eq::EQS;
+use crate::limits::Limits;
+use crate::profile::{Profile, ProfileError};
+
+/// A table that the HCA indexes by the low bits of an object's number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// The first number of ours.
+    pub first: u32,
+    /// How many are ours.
+    pub count: u32,
+    /// Logarithm of the table's size.
+    pub log_size: u8,
+}
+
+impl Numbers {
+    const fn new(first: u32, count: u32) -> Self {
+        let size = first.saturating_add(count);
+        Self {
+            first,
+            count,
+            log_size: crate::extents::order_of(size),
+        }
+    }
+
+    /// The number of object `index` in its life number `generation`: 24 bits, those above the table's size a tag.
+    pub const fn number(&self, index: u32, generation: u32) -> u32 {
+        let tag = if self.log_size < 24 {
+            generation << self.log_size
+        } else {
+            0
+        };
+        (self.first.wrapping_add(index) | tag) & 0xff_ffff
+    }
+
+    /// Which object of ours a number may name; the whole number is yet to be compared.
+    #[inline]
+    pub const fn index(&self, number: u32) -> u32 {
+        let mask = (1_u32 << self.log_size).wrapping_sub(1);
+        (number & mask).wrapping_sub(self.first)
+    }
+}
+
+/// The MPT, by kind of owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MptPlan {
+    /// The first entry of ours: that of EQ 0.
+    pub first: u32,
+    /// Of PD 0: the region of address vectors, one entry a PD.
+    pub vectors: u32,
+    /// Of PD 0: the whole-memory region.
+    pub whole: u32,
+    /// Of CQ 0: two entries a CQ.
+    pub cqs: u32,
+    /// Of QP 0.
+    pub qps: u32,
+    /// Of SRQ 0.
+    pub srqs: u32,
+    /// Of MR 0.
+    pub mrs: u32,
+    /// Beyond the last.
+    pub end: u32,
+    /// Logarithm of the table's size.
+    pub log_size: u8,
+}
+
+/// Addresses of the tables in attached memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// QP contexts.
+    pub qpc: u64,
+    /// Extended QP contexts.
+    pub eqpc: u64,
+    /// SRQ contexts; 0 without SRQs.
+    pub srqc: u64,
+    /// CQ contexts.
+    pub cqc: u64,
+    /// EQ contexts.
+    pub eqc: u64,
+    /// Responder resources.
+    pub rdb: u64,
+    /// Multicast groups.
+    pub mcg: u64,
+    /// Memory protection.
+    pub mpt: u64,
+    /// Memory translation.
+    pub mtt: u64,
+    /// One scratch entry a UAR page.
+    pub uar_scratch: u64,
+    /// Address vectors.
+    pub av: u64,
+}
+
+/// The plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Ordinary QPs.
+    pub qp: Numbers,
+    /// SMI of port 1; that of port 2, then both GSIs follow. infinihost 3.11.
+    pub special_qps: u32,
+    /// CQs.
+    pub cq: Numbers,
+    /// SRQs; their numbers carry no tag.
+    pub srq: Numbers,
+    /// EQs.
+    pub eq: Numbers,
+    /// PDs; the first is the driver's own.
+    pub pd: Numbers,
+    /// The MPT.
+    pub mpt: MptPlan,
+    /// First MTT segment of ours.
+    pub first_segment: u32,
+    /// MTT segments of the table.
+    pub segments: u32,
+    /// Logarithm of the entries of the multicast table; half of them are hash buckets.
+    pub log_mcg: u8,
+    /// The kernel's UAR page.
+    pub uar: u32,
+    /// Logarithm of responder resources of one QP.
+    pub log_rdb_per_qp: u8,
+    /// Address vectors.
+    pub avs: u32,
+    /// Where it all lies.
+    pub tables: Tables,
+}
+
+/// Bytes of an MPT entry, T-mode.
+const MPT_ENTRY: u64 = 64;
+/// Bytes of an MTT segment: 8 entries.
+pub const SEGMENT: u64 = 64;
+/// MTT entries of a segment.
+pub const SEGMENT_PAGES: u32 = 8;
+/// Bytes of a multicast entry, and their logarithm.
+pub const MCG_ENTRY: u64 = 256;
+/// Bytes of one responder resource.
+const RDB_ENTRY: u64 = 32;
+/// Bytes of an address vector.
+pub const AV_ENTRY: u64 = 32;
+
+fn at_most(entry: &'static str, wanted: u32, limit: u32) -> Result<u32, ProfileError> {
+    if wanted > limit {
+        return Err(ProfileError::TooMany {
+            entry,
+            wanted,
+            limit,
+        });
+    }
+    Ok(wanted)
+}
+
+fn some(entry: &'static str, wanted: u32, limit: u32) -> Result<u32, ProfileError> {
+    if wanted == 0 {
+        return Err(ProfileError::Zero { entry });
+    }
+    at_most(entry, wanted, limit)
+}
+
+/// What is left of a table of `1 << log_max` entries of which `first` are not ours.
+const fn left(log_max: u8, first: u32) -> u32 {
+    let size = 1_u32 << if log_max < 31 { log_max } else { 31 };
+    size.saturating_sub(first)
+}
+
+impl Plan {
+    /// Computes the plan for an HCA of the T-mode.
+    pub fn tavor(profile: &Profile, limits: &Limits) -> Result<Self, ProfileError> {
+        let dev = limits;
+        let special_qps = dev.reserved_qps.next_multiple_of(2);
+        let first_qp = special_qps.saturating_add(4);
+        let qps = some("qps", profile.qps, left(dev.log_max_qps, first_qp))?;
+        let cqs = left(dev.log_max_cqs, dev.reserved_cqs);
+        let cqs = some("cqs", profile.cqs, cqs)?;
+        let srqs = if dev.has_srq {
+            left(dev.log_max_srqs, dev.reserved_srqs)
+        } else {
+            0
+        };
+        let srqs = at_most("srqs", profile.srqs, srqs)?;
+        let pds = left(dev.log_max_pds, dev.reserved_pds).saturating_sub(1);
+        let pds = some("pds", profile.pds, pds)?;
+        let ahs = some("ahs", profile.ahs, left(dev.log_max_avs, 0))?;
+        let mrs = some("mrs", profile.mrs, left(dev.log_max_mpts, 0))?;
+        some("work_requests", profile.work_requests, 1 << 24)?;
+        some("event_entries", profile.event_entries, 1 << 17)?;
+        some("commands", u32::from(profile.commands), 32)?;
+        let depth_limit = left(dev.log_max_rd_atomic_dest, 0);
+        let depth = some("responder_depth", profile.responder_depth, depth_limit)?;
+
+        let pd = Numbers::new(dev.reserved_pds, pds.saturating_add(1));
+        let mpt = MptPlan::new(dev.reserved_mpts, pd.count, cqs, qps, srqs, mrs);
+        at_most("mrs", mpt.end, left(dev.log_max_mpts, 0))?;
+        let wanted_segments = profile.mtt_pages.div_ceil(SEGMENT_PAGES);
+        let segments_limit = left(dev.log_max_mtt_segments, dev.reserved_segments);
+        let limit = segments_limit.saturating_mul(SEGMENT_PAGES);
+        some("mtt_pages", profile.mtt_pages, limit)?;
+        let groups = some("mcast_groups", profile.mcast_groups, 1 << 15)?;
+        let log_mcg = crate::extents::order_of(groups).saturating_add(1);
+        at_most(
+            "mcast_groups",
+            1 << (log_mcg - 1),
+            left(dev.log_max_mcgs, 0) / 2,
+        )?;
+
+        let mut plan = Self {
+            qp: Numbers::new(first_qp, qps),
+            special_qps,
+            cq: Numbers::new(dev.reserved_cqs, cqs),
+            srq: Numbers::new(dev.reserved_srqs, srqs),
+            eq: Numbers::new(dev.reserved_eqs, EQS as u32),
+            pd,
+            mpt,
+            first_segment: dev.reserved_segments,
+            segments: (dev.reserved_segments + wanted_segments).next_power_of_two(),
+            log_mcg,
+            uar: dev.reserved_uars + 1,
+            log_rdb_per_qp: crate::extents::order_of(depth),
+            avs: ahs,
+            tables: Tables::default(),
+        };
+        let within = |name, log: u8, most: u8| at_most(name, 1 << log, 1 << most.min(24));
+        within("qps", plan.qp.log_size, dev.log_max_qps)?;
+        within("cqs", plan.cq.log_size, dev.log_max_cqs)?;
+        plan.place(dev)?;
+        Ok(plan)
+    }
+
+    /// Lays the tables out from the start of attached memory up to the firmware: the largest first, each a power of
+    /// two in size and so aligned to it; of equal ones in the order of infinihost 6.3.
+    fn place(&mut self, limits: &Limits) -> Result<(), ProfileError> {
+        let size = |count: u32, entry: u64| {
+            let count = u64::from(count.next_power_of_two());
+            count.saturating_mul(entry.next_power_of_two())
+        };
+        let of = |numbers: &Numbers, entry: u64| size(1 << numbers.log_size, entry);
+        let entry = &limits.entries;
+        let srqc = if self.srq.count == 0 {
+            0
+        } else {
+            of(&self.srq, entry.srqc)
+        };
+        let rdbs = RDB_ENTRY << self.log_rdb_per_qp;
+        let sizes = [
+            of(&self.qp, entry.qpc),
+            srqc,
+            of(&self.cq, entry.cqc),
+            of(&self.qp, entry.eqpc),
+            of(&self.eq, entry.eqc),
+            of(&self.qp, rdbs),
+            size(1 << self.log_mcg, MCG_ENTRY),
+            size(1 << self.mpt.log_size, MPT_ENTRY),
+            size(self.segments, SEGMENT),
+            size(limits.uar_pages, entry.uar_scratch),
+            size(self.avs, AV_ENTRY),
+        ];
+        let mut placed = [0; 11];
+        let mut next = limits.ddr_start;
+        for shift in (0..u64::BITS).rev() {
+            for (&bytes, at) in sizes.iter().zip(&mut placed) {
+                if bytes == 1 << shift {
+                    *at = next;
+                    next = next.saturating_add(bytes);
+                }
+            }
+        }
+        let needed = next.saturating_sub(limits.ddr_start);
+        let available = limits.firmware_start.saturating_sub(limits.ddr_start);
+        if needed > available {
+            return Err(ProfileError::DdrTooSmall { needed, available });
+        }
+        let [
+            qpc,
+            srqc,
+            cqc,
+            eqpc,
+            eqc,
+            rdb,
+            mcg,
+            mpt,
+            mtt,
+            uar_scratch,
+            av,
+        ] = placed;
+        self.tables = Tables {
+            qpc,
+            eqpc,
+            srqc,
+            cqc,
+            eqc,
+            rdb,
+            mcg,
+            mpt,
+            mtt,
+            uar_scratch,
+            av,
+        };
+        Ok(())
+    }
+
+    /// Address of the responder resources of QP `qpn`. infinihost 6.5.
+    pub const fn rdb_of(&self, qpn: u32) -> u64 {
+        let index = qpn & (1_u32 << self.qp.log_size).wrapping_sub(1);
+        let entry = RDB_ENTRY << self.log_rdb_per_qp;
+        self.tables
+            .rdb
+            .wrapping_add((index as u64).wrapping_mul(entry))
+    }
+}
+
+impl MptPlan {
+    fn new(first: u32, pds: u32, cqs: u32, qps: u32, srqs: u32, mrs: u32) -> Self {
+        let vectors = first.saturating_add(EQS as u32);
+        let whole = vectors.saturating_add(pds);
+        let cq_rings = whole.saturating_add(pds);
+        let qp_rings = cq_rings.saturating_add(cqs.saturating_mul(2));
+        let srq_rings = qp_rings.saturating_add(qps);
+        let first_mr = srq_rings.saturating_add(srqs);
+        let end = first_mr.saturating_add(mrs);
+        Self {
+            first,
+            vectors,
+            whole,
+            cqs: cq_rings,
+            qps: qp_rings,
+            srqs: srq_rings,
+            mrs: first_mr,
+            end,
+            log_size: crate::extents::order_of(end),
+        }
+    }
+
+    /// Entries that are ours.
+    pub const fn count(&self) -> u32 {
+        self.end.saturating_sub(self.first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    fn plan(profile: &Profile) -> Result<Plan, ProfileError> {
+        Plan::tavor(profile, &Limits::EXAMPLE)
+    }
+
+    fn extents(plan: &Plan) -> Vec<(u64, u64)> {
+        let tables = &plan.tables;
+        let entries = &Limits::EXAMPLE.entries;
+        let qps = 1 << plan.qp.log_size;
+        let mut all = std::vec![
+            (tables.qpc, qps * entries.qpc),
+            (tables.eqpc, qps * entries.eqpc),
+            (tables.srqc, entries.srqc << plan.srq.log_size),
+            (tables.cqc, entries.cqc << plan.cq.log_size),
+            (tables.eqc, entries.eqc << plan.eq.log_size),
+            (tables.rdb, qps * 32 * 4),
+            (tables.mcg, 256 << plan.log_mcg),
+            (tables.mpt, 64 << plan.mpt.log_size),
+            (tables.mtt, 64 * u64::from(plan.segments)),
+            (tables.uar_scratch, 2048 * entries.uar_scratch),
+            (tables.av, u64::from(plan.avs) * 32),
+        ];
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn tables_are_aligned_to_their_size_and_lie_apart_below_the_firmware() {
+        for profile in [Profile::SERVER, Profile::SMALL] {
+            let plan = plan(&profile).unwrap();
+            let extents = extents(&plan);
+            for (start, size) in &extents {
+                assert_eq!((start - Limits::EXAMPLE.ddr_start) % size, 0);
+            }
+            for pair in extents.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:x?}");
+            }
+            let (last, size) = extents[extents.len() - 1];
+            assert!(last + size <= Limits::EXAMPLE.firmware_start);
+        }
+    }
+
+    #[test]
+    fn the_special_qps_come_first_and_no_number_is_a_reserved_one() {
+        let plan = plan(&Profile::SMALL).unwrap();
+        assert_eq!((plan.special_qps, plan.qp.first), (16, 20));
+        assert_eq!((plan.eq.first, plan.uar), (1, 2));
+        assert!(plan.mpt.first == 16 && plan.first_segment == 16);
+    }
+
+    #[test]
+    fn a_number_finds_its_object_whatever_its_tag() {
+        let numbers = Numbers::new(20, 100);
+        assert_eq!(numbers.log_size, 7);
+        for generation in [0, 1, 77, u32::MAX] {
+            let number = numbers.number(9, generation);
+            assert!(number <= 0xff_ffff);
+            assert_eq!(numbers.index(number), 9);
+        }
+        assert_ne!(numbers.number(9, 0), numbers.number(9, 1));
+        assert!(
+            numbers.index(3) >= numbers.count,
+            "a reserved number is nobody's"
+        );
+    }
+
+    #[test]
+    fn what_the_hca_does_not_have_is_refused_by_name() {
+        let many = Profile {
+            qps: 1 << 25,
+            ..Profile::SMALL
+        };
+        assert!(matches!(
+            plan(&many),
+            Err(ProfileError::TooMany { entry: "qps", .. })
+        ));
+        let none = Profile {
+            cqs: 0,
+            ..Profile::SMALL
+        };
+        assert_eq!(plan(&none), Err(ProfileError::Zero { entry: "cqs" }));
+        let large = Profile {
+            mtt_pages: 1 << 26,
+            ..Profile::SMALL
+        };
+        assert!(matches!(
+            plan(&large),
+            Err(ProfileError::DdrTooSmall { .. })
+        ));
+    }
+}

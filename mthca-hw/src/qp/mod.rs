@@ -1,0 +1,83 @@
+//! Queue pairs. verbs 3 and 4, infinihost 4.6, 4.7, 5.
+//!
+//! * `control`: creating, ending, modifying and querying them;
+//! * `context`: what the HCA is told of them;
+//! * `attr`: which values it may be told;
+//! * `place`, `send`, `recv`: posting and what completions find.
+
+mod attr;
+mod context;
+mod control;
+mod place;
+mod recv;
+pub(crate) mod send;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use control::Qp;
+pub(crate) use place::{QpPlace, Queue};
+
+use crate::inner::Inner;
+use core_ib::Qpn;
+use core_ib::platform::Platform;
+use core_ib::verbs::{Held, Object, PostError, QpHandle, QueuePair, RecvWr, SendWr, VerbsError};
+
+/// A resolved QP.
+pub struct QpRef<'a, 'p, P: Platform> {
+    core: &'a Inner<'p, P>,
+    place: &'a QpPlace<'p, P>,
+    held: Held<'a, Qp>,
+    handle: QpHandle,
+}
+
+impl<'p, P: Platform> Inner<'p, P> {
+    pub(crate) fn qp(&self, handle: QpHandle) -> Result<QpRef<'_, 'p, P>, VerbsError> {
+        let held = self.qps.get(handle)?;
+        let place = self.qp_places.get(handle.index() as usize);
+        Ok(QpRef {
+            core: self,
+            place: place.ok_or(VerbsError::InvalidHandle { object: Qp::NAME })?,
+            held,
+            handle,
+        })
+    }
+
+    /// The QP whose number in the HCA, tag included, is `qpn`. Any context.
+    #[inline]
+    pub(crate) fn qp_by_number(&self, qpn: u32) -> Option<(u32, &QpPlace<'p, P>)> {
+        let mut index = self.plan.qp.index(qpn);
+        if index >= self.plan.qp.count {
+            index = self.special_by_number(qpn)?;
+        }
+        let place = self.qp_places.get(index as usize)?;
+        (place.number() == qpn).then_some((index, place))
+    }
+
+    fn special_by_number(&self, qpn: u32) -> Option<u32> {
+        let which = qpn.wrapping_sub(self.plan.special_qps);
+        let place = self.special.get(which as usize)?;
+        Some(place.load(core::sync::atomic::Ordering::Acquire))
+    }
+}
+
+impl<P: Platform> QueuePair for QpRef<'_, '_, P> {
+    fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.place
+            .sq
+            .with(|queue| queue.post(self.core, &self.place.send, wrs))
+    }
+
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.place
+            .rq
+            .with(|queue| queue.post(self.core, &self.place.recv, wrs))
+    }
+
+    fn qpn(&self) -> Qpn {
+        self.held.wire
+    }
+
+    fn handle(&self) -> QpHandle {
+        self.handle
+    }
+}

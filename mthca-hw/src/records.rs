@@ -1,0 +1,58 @@
+//! Places for work requests: what the driver remembers of each WQE outstanding.
+//!
+//! One table for all queues of the HCA, shared out in extents. It is in the driver's own memory and not beside the
+//! WQEs, so that the HCA cannot change what a completion reports. Entries are atomic: the poster writes them under its
+//! queue's lock, the poller of a CQ reads them under that of the CQ.
+
+use crate::extents::{Extent, Extents};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core_ib::platform::{Platform, PlatformError, Table};
+use core_ib::verbs::VerbsError;
+
+/// What is remembered of one WQE.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// As given when posting.
+    pub wr_id: AtomicU64,
+    /// Send queue: the link to this WQE waits for a doorbell (1) or not (0). SRQ: the next free WQE, or that it is in
+    /// use.
+    pub link: AtomicU32,
+}
+
+/// All places.
+pub struct Records<'p, P: Platform> {
+    table: Table<'p, Record, P>,
+    space: Extents<'p, P>,
+}
+
+impl<'p, P: Platform> Records<'p, P> {
+    /// `count` places, the profile's `work_requests`. Set-up only.
+    pub fn new(machine: &'p P, count: u32) -> Result<Self, PlatformError> {
+        Ok(Self {
+            table: Table::new(machine, count as usize, |_| Record::default())?,
+            space: Extents::new(machine, 0, count, "work_requests")?,
+        })
+    }
+
+    /// Places for a queue of `count`. Control context.
+    pub fn take(&self, count: u32) -> Result<Extent, VerbsError> {
+        self.space.take(count)
+    }
+
+    /// Gives them back. Control context.
+    pub fn give(&self, places: Extent) {
+        for index in places.first..places.first.saturating_add(places.len()) {
+            if let Some(record) = self.table.get(index as usize) {
+                record.wr_id.store(0, Relaxed);
+                record.link.store(0, Relaxed);
+            }
+        }
+        self.space.give(places);
+    }
+
+    /// Place `index`.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&Record> {
+        self.table.get(index as usize)
+    }
+}

@@ -1,0 +1,530 @@
+//! Shared receive queues. verbs 8, infinihost 4.8, 5.4.
+//!
+//! WQEs complete in any order, so there is a list of free ones. A poster takes from a list of its own, under the
+//! queue's lock; pollers of any CQ give back to another, without a lock; when its own is empty the poster takes all of
+//! the other. A WQE that is outstanding is marked so in its record, and is given back once, whatever the HCA says.
+
+use crate::cmd::table::{ArmSrq, Hw2SwSrq, QuerySrq, Sw2HwSrq};
+use crate::eq::Which;
+use crate::event::Pending;
+use crate::extents::{Extent, order_of};
+use crate::inner::Inner;
+use crate::isr::Arm;
+use crate::mr::Ring;
+use crate::qp::send::put_sges;
+use crate::records::Records;
+use crate::users::Users;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core_ib::platform::{DmaBuf, Gate, Lock, Platform};
+use core_ib::verbs::{
+    Access, Created, Held, Object, Owner, PostCause, PostError, RecvWr, SharedReceiveQueue,
+    SrqAttr, SrqHandle, SrqInit, VerbsError, kind,
+};
+use hca_abi::infinihost::cqe::Cqe;
+use hca_abi::infinihost::doorbell::ReceiveDoorbell;
+use hca_abi::infinihost::srq::{SrqContext, SrqState};
+use hca_abi::infinihost::wqe::{DataSegment, UNIT, next};
+
+/// Bytes of the longest WQE: a power of two whose count of units has six bits.
+const MAX_STRIDE: u32 = 512;
+/// Bytes of a segment.
+const SEGMENT: u32 = UNIT as u32;
+/// No WQE.
+const NIL: u32 = u32::MAX;
+/// The WQE is outstanding.
+const IN_USE: u32 = u32::MAX - 1;
+
+/// An SRQ: its handle.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    /// Number in the HCA.
+    number: u32,
+}
+
+impl Object for Srq {
+    type Kind = kind::Srq;
+    const NAME: &'static str = "SRQ";
+    const PROFILE: &'static str = "srqs";
+}
+
+/// Behind the gate of its place.
+#[derive(Debug, Default)]
+struct SrqControl {
+    ring: Option<Ring>,
+    records: Option<Extent>,
+    pd: u32,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+/// The poster's side. Under the lock of its place.
+struct SrqQueue<'p, P: Platform> {
+    memory: Option<DmaBuf<'p, P>>,
+    /// First of the poster's free WQEs.
+    free: u32,
+    /// The last one posted.
+    last: u32,
+    max_sge: u32,
+    number: u32,
+}
+
+impl<P: Platform> Default for SrqQueue<'_, P> {
+    fn default() -> Self {
+        Self {
+            memory: None,
+            free: NIL,
+            last: NIL,
+            max_sge: 0,
+            number: 0,
+        }
+    }
+}
+
+/// Where an SRQ is known.
+pub(crate) struct SrqPlace<'p, P: Platform> {
+    gate: Gate<SrqControl, P::RawGate>,
+    queue: Lock<SrqQueue<'p, P>, P::RawLock>,
+    live: AtomicBool,
+    /// First of the WQEs that pollers gave back.
+    freed: AtomicU32,
+    /// First place among the records.
+    records: AtomicU32,
+    /// WQEs less one.
+    mask: AtomicU32,
+    /// Logarithm of the distance of two WQEs.
+    shift: AtomicU32,
+    users: Users,
+    /// What happened and nobody has taken.
+    pub events: Pending,
+}
+
+impl<'p, P: Platform> SrqPlace<'p, P> {
+    /// An empty place. Set-up only.
+    pub fn new(machine: &'p P) -> Self {
+        Self {
+            gate: machine.gate("SRQ", SrqControl::default()),
+            queue: machine.lock("SRQ", false, SrqQueue::default()),
+            live: AtomicBool::new(false),
+            freed: AtomicU32::new(NIL),
+            records: AtomicU32::new(0),
+            mask: AtomicU32::new(0),
+            shift: AtomicU32::new(0),
+            users: Users::closed(),
+            events: Pending::new(),
+        }
+    }
+
+    /// Is there an SRQ? Any context.
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// A poller gives a WQE back; what its poster called it. `None` if it is not outstanding.
+    fn give_back(&self, address: u32, records: &Records<'_, P>) -> Option<u64> {
+        let shift = self.shift.load(Ordering::Relaxed) & 31;
+        let index = address >> shift;
+        if index > self.mask.load(Ordering::Relaxed) || index << shift != address {
+            return None;
+        }
+        let first = self.records.load(Ordering::Relaxed);
+        let record = records.get(first.wrapping_add(index))?;
+        record
+            .link
+            .compare_exchange(IN_USE, NIL, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        let wr_id = record.wr_id.load(Ordering::Relaxed);
+        let mut head = self.freed.load(Ordering::Relaxed);
+        loop {
+            record.link.store(head, Ordering::Relaxed);
+            let pushed =
+                self.freed
+                    .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed);
+            match pushed {
+                Ok(_) => return Some(wr_id),
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+const STALE: VerbsError = VerbsError::InvalidHandle { object: Srq::NAME };
+
+impl<'p, P: Platform> Inner<'p, P> {
+    /// Retires a WQE of the SRQ in place `index`; what its poster called it.
+    pub(crate) fn complete_srq(&self, index: u32, wqe_address: u32) -> Option<u64> {
+        let place = self.srq_places.get(index as usize)?;
+        place.give_back(wqe_address, &self.records)
+    }
+
+    /// A completion is taken out of its CQ unread: a WQE of an SRQ goes back to the free ones. verbs 3.10.
+    pub(crate) fn discard(&self, qpn: u32, cqe: &Cqe) {
+        let send = if cqe.is_error() {
+            cqe.opcode() & 1 != 0
+        } else {
+            cqe.is_send()
+        };
+        if let Some((_, place)) = self.qp_by_number(qpn)
+            && !send
+        {
+            self.complete_srq(place.srq(), cqe.wqe_address());
+        }
+    }
+
+    /// Entries of one request of an SRQ at most.
+    pub(crate) fn max_srq_sge(&self) -> u32 {
+        (MAX_STRIDE / SEGMENT - 1).min(self.limits.max_sge)
+    }
+
+    fn check_srq(&self, init: &SrqInit) -> Result<(), VerbsError> {
+        if !self.limits.has_srq || self.plan.srq.count == 0 {
+            return Err(VerbsError::Unsupported { feature: "SRQs" });
+        }
+        if let Owner::User(_) = init.owner {
+            return Err(VerbsError::Unsupported {
+                feature: "SRQs of user contexts",
+            });
+        }
+        let invalid = |field, found: u32, allowed: u32| {
+            Err(VerbsError::InvalidAttr {
+                field,
+                found: found.into(),
+                allowed: allowed.into(),
+            })
+        };
+        if init.max_wr == 0 || init.max_wr > self.limits.max_srq_wr {
+            return invalid("max_wr of the SRQ", init.max_wr, self.limits.max_srq_wr);
+        }
+        if init.max_sge > self.max_srq_sge() {
+            return invalid("max_sge of the SRQ", init.max_sge, self.max_srq_sge());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn create_srq(&self, init: &SrqInit) -> Result<Created<SrqHandle>, VerbsError> {
+        self.cmd.health().check()?;
+        self.check_srq(init)?;
+        let vacant = self.srqs.reserve()?;
+        let index = vacant.index();
+        let place = self.srq_places.get(index as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let home = self.enter_pd(init.pd)?;
+            let number = self.plan.srq.first.wrapping_add(index);
+            match self.begin_srq(
+                place,
+                control,
+                init,
+                (home.index, home.number),
+                (index, number),
+            ) {
+                Ok(()) => {}
+                Err(error) => {
+                    self.leave_pd(home.index);
+                    return Err(error);
+                }
+            }
+            place.events.clear();
+            place.users.open();
+            place.live.store(true, Ordering::Release);
+            Ok(Created {
+                handle: vacant.fill(Srq { number }),
+                size: control.max_wr,
+            })
+        })
+    }
+
+    fn begin_srq(
+        &self,
+        place: &SrqPlace<'p, P>,
+        control: &mut SrqControl,
+        init: &SrqInit,
+        (pd, pd_number): (u32, u32),
+        (index, number): (u32, u32),
+    ) -> Result<(), VerbsError> {
+        let log_count = order_of(init.max_wr.saturating_add(1));
+        let count = 1_u32 << log_count;
+        let stride = ((init.max_sge + 1) * SEGMENT).next_power_of_two().max(64);
+        let shift = stride.trailing_zeros();
+        let records = self.records.take(count)?;
+        let len = (count as usize) << shift;
+        let memory = match DmaBuf::new(self.machine, len, 4096) {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.records.give(records);
+                return Err(error.into());
+            }
+        };
+        let mpt = self.plan.mpt.srqs.wrapping_add(index);
+        let pieces = [Some((&memory, len as u64)), None];
+        let ring = match self.begin_ring(mpt, pd_number, Access::empty(), pieces) {
+            Ok(ring) => ring,
+            Err(error) => {
+                if let Some(released) = self.untold() {
+                    released.free(memory);
+                }
+                self.records.give(records);
+                return Err(error);
+            }
+        };
+        let mut context = SrqContext::ZERO;
+        context
+            .set_wqe_size((stride / SEGMENT) as u8)
+            .set_state(SrqState::SOFTWARE)
+            .set_pd(pd_number)
+            .set_lkey(ring.key)
+            .set_uar_page(self.uar.index);
+        let told = self.command(&Sw2HwSrq {
+            srqn: number,
+            context: &context,
+        });
+        if let Err(error) = told {
+            if let Some(released) = self.end_ring(ring) {
+                released.free(memory);
+            }
+            self.records.give(records);
+            return Err(error.into());
+        }
+        let max_sge = stride / SEGMENT - 1;
+        self.chain_free(records, count);
+        place.freed.store(NIL, Ordering::Relaxed);
+        place.records.store(records.first, Ordering::Relaxed);
+        place.mask.store(count.wrapping_sub(1), Ordering::Relaxed);
+        place.shift.store(shift, Ordering::Relaxed);
+        place.queue.with(|queue| {
+            *queue = SrqQueue {
+                memory: Some(memory),
+                free: 0,
+                last: NIL,
+                max_sge,
+                number,
+            };
+        });
+        *control = SrqControl {
+            ring: Some(ring),
+            records: Some(records),
+            pd,
+            max_wr: count.wrapping_sub(1),
+            max_sge,
+        };
+        Ok(())
+    }
+
+    /// Puts all WQEs but the last, which is never used, into one list.
+    fn chain_free(&self, records: Extent, count: u32) {
+        let usable = count.wrapping_sub(1);
+        for index in 0..usable {
+            if let Some(record) = self.records.get(records.first.wrapping_add(index)) {
+                let following = index.wrapping_add(1);
+                let link = if following < usable { following } else { NIL };
+                record.link.store(link, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Runs `f` on the SRQ, while no other control call is at it.
+    fn with_srq<T>(
+        &self,
+        srq: SrqHandle,
+        f: impl FnOnce(u32, &mut SrqControl) -> Result<T, VerbsError>,
+    ) -> Result<T, VerbsError> {
+        let place = self.srq_places.get(srq.index() as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let number = self.srqs.get(srq)?.number;
+            f(number, control)
+        })
+    }
+
+    pub(crate) fn destroy_srq(&self, srq: SrqHandle) -> Result<(), VerbsError> {
+        let place = self.srq_places.get(srq.index() as usize).ok_or(STALE)?;
+        self.with_srq(srq, |number, control| {
+            let object = Srq::NAME;
+            let busy = |holders| VerbsError::Busy { object, holders };
+            place.users.close().map_err(busy)?;
+            if let Err(error) = self.srqs.remove(srq) {
+                place.users.open();
+                return Err(error);
+            }
+            self.take_back(&Hw2SwSrq { srqn: number });
+            // Its number carries no tag: what is still in the queue of events must not meet the next owner.
+            self.drain(Which::Async, Arm::IfAny);
+            place.live.store(false, Ordering::Release);
+            place.events.clear();
+            let queue = place.queue.with(core::mem::take);
+            let control = core::mem::take(control);
+            let released = control.ring.and_then(|ring| self.end_ring(ring));
+            if let (Some(released), Some(memory)) = (released, queue.memory) {
+                released.free(memory);
+            }
+            if let Some(records) = control.records {
+                self.records.give(records);
+            }
+            self.leave_pd(control.pd);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<(), VerbsError> {
+        self.cmd.health().check()?;
+        self.with_srq(srq, |srqn, control| {
+            if limit > control.max_wr {
+                return Err(VerbsError::InvalidAttr {
+                    field: "limit of the SRQ",
+                    found: limit.into(),
+                    allowed: control.max_wr.into(),
+                });
+            }
+            let limit = limit as u16; // an SRQ has fewer than 2^16 requests
+            self.command(&ArmSrq { srqn, limit })?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn query_srq(&self, srq: SrqHandle) -> Result<SrqAttr, VerbsError> {
+        self.cmd.health().check()?;
+        self.with_srq(srq, |srqn, control| {
+            let (context, _) = self.command(&QuerySrq { srqn })?;
+            if context.state() == SrqState::ERROR {
+                return Err(VerbsError::InvalidState { object: Srq::NAME });
+            }
+            Ok(SrqAttr {
+                max_wr: control.max_wr,
+                max_sge: control.max_sge,
+                limit: context.limit().into(),
+            })
+        })
+    }
+
+    /// The SRQ gets one more QP. Ends with [`leave_srq`](Self::leave_srq).
+    pub(crate) fn enter_srq(&self, srq: SrqHandle) -> Result<(), VerbsError> {
+        self.srqs.get(srq).map(drop)?;
+        let place = self.srq_places.get(srq.index() as usize).ok_or(STALE)?;
+        if place.users.enter() {
+            Ok(())
+        } else {
+            Err(STALE)
+        }
+    }
+
+    /// One less.
+    pub(crate) fn leave_srq(&self, index: u32) {
+        if let Some(place) = self.srq_places.get(index as usize) {
+            place.users.leave();
+        }
+    }
+
+    pub(crate) fn srq(&self, handle: SrqHandle) -> Result<SrqRef<'_, 'p, P>, VerbsError> {
+        let held = self.srqs.get(handle)?;
+        let place = self.srq_places.get(handle.index() as usize);
+        Ok(SrqRef {
+            core: self,
+            place: place.ok_or(STALE)?,
+            _held: held,
+            handle,
+        })
+    }
+}
+
+/// A resolved SRQ.
+pub struct SrqRef<'a, 'p, P: Platform> {
+    core: &'a Inner<'p, P>,
+    place: &'a SrqPlace<'p, P>,
+    _held: Held<'a, Srq>,
+    handle: SrqHandle,
+}
+
+impl<P: Platform> SharedReceiveQueue for SrqRef<'_, '_, P> {
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.place
+            .queue
+            .with(|queue| queue.post(self.core, self.place, wrs))
+    }
+
+    fn handle(&self) -> SrqHandle {
+        self.handle
+    }
+}
+
+impl<'p, P: Platform> SrqQueue<'p, P> {
+    /// Posts `wrs` in order; one doorbell for 256. Never blocks, allocates or panics.
+    fn post(
+        &mut self,
+        core: &Inner<'p, P>,
+        place: &SrqPlace<'p, P>,
+        wrs: &[RecvWr<'_>],
+    ) -> Result<(), PostError> {
+        let mut doorbell: Option<ReceiveDoorbell> = None;
+        let mut result = Ok(());
+        for (index, wr) in wrs.iter().enumerate() {
+            let nda = match self.enqueue(core, place, wr) {
+                Ok(nda) => nda,
+                Err(cause) => {
+                    result = Err(PostError { index, cause });
+                    break;
+                }
+            };
+            let pending = doorbell.get_or_insert(ReceiveDoorbell {
+                nda,
+                nds: 0, // which tells it from one of a QP: infinihost 2.8
+                number: self.number,
+                count: 0,
+            });
+            pending.count = pending.count.wrapping_add(1);
+            if pending.count >= ReceiveDoorbell::MAX_COUNT {
+                ring(core, &mut doorbell);
+            }
+        }
+        ring(core, &mut doorbell);
+        result
+    }
+
+    /// Writes one WQE and links it to the last one posted; where it is.
+    #[inline]
+    fn enqueue(
+        &mut self,
+        core: &Inner<'p, P>,
+        place: &SrqPlace<'p, P>,
+        wr: &RecvWr<'_>,
+    ) -> Result<u32, PostCause> {
+        if !core.cmd.health().is_alive() {
+            return Err(PostCause::DeviceFailed);
+        }
+        if self.free == NIL {
+            self.free = place.freed.swap(NIL, Ordering::Acquire);
+        }
+        let index = self.free;
+        let first = place.records.load(Ordering::Relaxed);
+        let record = core.records.get(first.wrapping_add(index));
+        let record = record
+            .filter(|_| index != NIL)
+            .ok_or(PostCause::QueueFull)?;
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(PostCause::TooManySge);
+        }
+        let memory = self.memory.as_ref().ok_or(PostCause::QueueFull)?;
+        let shift = place.shift.load(Ordering::Relaxed) & 31;
+        let at = index << shift;
+        let mut end = at.wrapping_add(SEGMENT);
+        put_sges(memory, &mut end, wr.sges)?;
+        if end.wrapping_sub(at) / SEGMENT <= self.max_sge {
+            memory.write(end as usize, &DataSegment::END_OF_LIST)?;
+        }
+        memory.write(at as usize, &[0_u8; UNIT])?;
+        if self.last != NIL && self.last != index {
+            let before = (self.last << shift) as usize;
+            memory.write_be32(before + next::NDA, at | 1)?;
+            memory.write_be32(before + next::NDS, next::DBD)?;
+        }
+        self.free = record.link.load(Ordering::Relaxed);
+        self.last = index;
+        record.wr_id.store(wr.wr_id, Ordering::Relaxed);
+        record.link.store(IN_USE, Ordering::Release);
+        Ok(at)
+    }
+}
+
+#[inline]
+fn ring<P: Platform>(core: &Inner<'_, P>, doorbell: &mut Option<ReceiveDoorbell>) {
+    if let Some(doorbell) = doorbell.take() {
+        core.machine.dma_wmb();
+        core.uar.ring_receive(doorbell);
+    }
+}

@@ -1,0 +1,443 @@
+//! The driver on the fake: opening and closing with failures anywhere, commands, and a device that lies.
+
+extern crate std;
+
+use crate::cmd::table::{Nop, QueryAdapter, SysEn};
+use crate::cmd::{Cause, Channel};
+use crate::fake::{GUID, Machine, Reply};
+use crate::health::End;
+use crate::{Hca, Interrupts, OpenCause, OpenError, Profile};
+use core::time::Duration;
+use core_ib::platform::{Caching, NoWake, Platform};
+use core_ib::verbs::{AsyncEvent, Device, PortEvent, VerbsError};
+use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
+use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
+use hca_abi::infinihost::regs;
+use proptest::prelude::*;
+use std::vec::Vec;
+use zerocopy::FromBytes;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+pub(crate) fn open(machine: &Machine) -> Hca<'_, Machine> {
+    Hca::open(machine, &NoWake, &Profile::SMALL).unwrap()
+}
+
+fn open_with(machine: &Machine, interrupts: Interrupts) -> Result<Interrupts, OpenError> {
+    let profile = Profile {
+        interrupts,
+        ..Profile::SMALL
+    };
+    Hca::open(machine, &NoWake, &profile).map(|hca| hca.interrupts())
+}
+
+fn is_as_it_was_found(machine: &Machine) -> bool {
+    machine.pieces_out() == 0 && machine.bound() == 0 && machine.firmware().debts == 0
+}
+
+#[test]
+fn opening_and_closing_leaves_the_hca_and_the_machine_as_they_were() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    assert_eq!(hca.query_device().node_guid, GUID);
+    assert_eq!(hca.interrupts(), Interrupts::Messages);
+    assert_eq!(machine.bound(), 3);
+    hca.close().unwrap();
+    assert!(is_as_it_was_found(&machine));
+}
+
+#[test]
+fn an_hca_that_does_not_interrupt_by_messages_is_tried_by_its_pin() {
+    for (messages, expected) in [
+        (32, Interrupts::Messages),
+        (2, Interrupts::Pin),
+        (0, Interrupts::Pin),
+    ] {
+        let machine = Machine::with(messages, 0x5a44_15b3);
+        assert_eq!(open_with(&machine, Interrupts::Messages), Ok(expected));
+        assert!(is_as_it_was_found(&machine));
+    }
+}
+
+#[test]
+fn an_hca_that_does_not_interrupt_at_all_can_be_polled_and_nothing_else() {
+    let machine = Machine::new();
+    machine.firmware().deaf = true;
+    let error = open_with(&machine, Interrupts::Messages).unwrap_err();
+    assert_eq!(error.cause, OpenCause::NoInterrupt);
+    let nops = |machine: &Machine| {
+        let firmware = machine.firmware();
+        let nops = firmware
+            .seen
+            .iter()
+            .filter(|seen| seen.opcode == Opcode::NOP);
+        nops.count()
+    };
+    assert_eq!(nops(&machine), 2, "messages, then the pin");
+    assert!(is_as_it_was_found(&machine));
+    assert_eq!(open_with(&machine, Interrupts::None), Ok(Interrupts::None));
+    assert!(is_as_it_was_found(&machine));
+}
+
+#[test]
+fn a_failure_at_any_step_leaves_the_hca_as_it_was_found() {
+    let commands = {
+        let machine = Machine::new();
+        open(&machine);
+        machine.firmware().seen.len()
+    };
+    let refused = Reply::Status(CmdStatus::INTERNAL_ERR);
+    for reply in [refused, Reply::Silence] {
+        for nth in 0..commands {
+            let machine = Machine::new();
+            machine.firmware().nth = Some((nth, reply));
+            let result = Hca::open(&machine, &NoWake, &Profile::SMALL).map(drop);
+            let firmware = machine.firmware();
+            let opcode = firmware.seen[nth].opcode;
+            drop(firmware);
+            if result.is_ok() {
+                // It failed on the way down: what the HCA refused to undo, it keeps.
+                machine.firmware().debts = 0;
+            }
+            assert!(
+                is_as_it_was_found(&machine),
+                "{opcode:?} {reply:?}: {result:?}"
+            );
+            // What fails on the way down does not fail the way up.
+            if let Err(OpenError {
+                cause: OpenCause::Command(error),
+                ..
+            }) = result
+            {
+                assert_eq!(error.opcode, opcode.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_runs_out_of_memory_anywhere_gets_all_of_it_back() {
+    let mut allowed = 0;
+    loop {
+        let machine = Machine::new();
+        machine.allow_allocations(Some(allowed));
+        let result = Hca::open(&machine, &NoWake, &Profile::SMALL).map(drop);
+        assert!(is_as_it_was_found(&machine), "after {allowed}: {result:?}");
+        match result {
+            Ok(()) => break,
+            Err(error) => assert!(matches!(error.cause, OpenCause::Platform(_)), "{error}"),
+        }
+        allowed += 1;
+    }
+    assert!(allowed > 20, "{allowed} allocations");
+}
+
+#[test]
+fn what_is_not_a_tavor_is_left_alone() {
+    for (id, cause) in [
+        (
+            0x1234_15b3,
+            OpenCause::NotAnInfiniHost {
+                vendor: 0x15b3,
+                device: 0x1234,
+            },
+        ),
+        (
+            0x5a44_8086,
+            OpenCause::NotAnInfiniHost {
+                vendor: 0x8086,
+                device: 0x5a44,
+            },
+        ),
+        (0x6274_1867, OpenCause::MemFree { device: 0x6274 }),
+    ] {
+        let machine = Machine::with(0, id);
+        let error = Hca::open(&machine, &NoWake, &Profile::SMALL)
+            .map(drop)
+            .unwrap_err();
+        assert_eq!(error.cause, cause);
+        assert!(machine.firmware().seen.is_empty() && machine.firmware().resets == 0);
+    }
+}
+
+#[test]
+fn an_hca_is_busy_while_an_object_lives() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let pd = hca.alloc_pd().unwrap();
+    let busy = VerbsError::Busy {
+        object: "PD",
+        holders: 1,
+    };
+    let (hca, error) = hca.close().unwrap_err();
+    assert_eq!(error, busy);
+    hca.dealloc_pd(pd).unwrap();
+    hca.close().unwrap();
+    assert!(is_as_it_was_found(&machine));
+}
+
+#[test]
+fn dropping_an_hca_ends_what_lives_on_it() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let pd = hca.alloc_pd().unwrap();
+    hca.whole_memory_key(pd).unwrap();
+    drop(hca);
+    assert!(is_as_it_was_found(&machine));
+}
+
+// Commands.
+
+fn channel(machine: &Machine, slots: usize) -> Channel<'_, Machine> {
+    let dcs = machine.map(0, 0, 1 << 20, Caching::Uncached).unwrap();
+    Channel::new(machine, dcs, slots, 60 * SECOND).unwrap()
+}
+
+fn polled<C: crate::cmd::Command>(
+    channel: &Channel<'_, Machine>,
+    command: &C,
+) -> Result<C::Output, Cause> {
+    let result = channel.execute(command, &|| ());
+    result
+        .map(|(output, _)| output)
+        .map_err(|error| error.cause)
+}
+
+#[test]
+fn a_polled_command_brings_its_output_and_its_status() {
+    let machine = Machine::new();
+    let channel = channel(&machine, 1);
+    let adapter = polled(&channel, &QueryAdapter {}).unwrap();
+    assert_eq!(adapter.inta_pin(), 31);
+    machine.reply(Opcode::SYS_EN, [Reply::Status(CmdStatus::DDR_MEM_ERR)]);
+    let refused = Cause::Refused(CmdStatus::DDR_MEM_ERR);
+    assert_eq!(polled(&channel, &SysEn {}), Err(refused));
+    assert!(channel.health().is_alive(), "a refusal is not an end");
+}
+
+#[test]
+fn a_command_without_an_answer_is_the_end_of_the_hca() {
+    let machine = Machine::new();
+    let channel = channel(&machine, 2);
+    machine.reply(Opcode::SYS_EN, [Reply::Silence]);
+    assert_eq!(polled(&channel, &SysEn {}), Err(Cause::TimedOut));
+    let now = machine.now();
+    assert!(now.0 >= 60_000_000_000 && now.0 < 61_000_000_000);
+    assert_eq!(channel.health().end(), Some(End::Failed));
+    assert_eq!(polled(&channel, &Nop {}), Err(Cause::Dead));
+    assert_eq!(machine.now(), now, "the next one is refused at once");
+    assert_eq!(machine.firmware().seen.len(), 1, "and reaches no register");
+}
+
+#[test]
+fn a_register_of_all_ones_is_a_device_that_is_gone() {
+    let machine = Machine::new();
+    let channel = channel(&machine, 1);
+    machine.firmware().gone = true;
+    assert_eq!(polled(&channel, &Nop {}), Err(Cause::Gone));
+    assert_eq!(channel.health().end(), Some(End::Gone));
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_counted_and_forgotten() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let limit = Duration::from_millis(100);
+    machine.reply(Opcode::NOP, [Reply::Silence]);
+    // A test of the interrupt is the one command that may be late.
+    let core = hca.core_for_tests();
+    let late = core.cmd.attempt(&Nop {}, limit);
+    assert_eq!(late.map_err(|error| error.cause), Err(Cause::TimedOut));
+    let token = machine.firmware().seen.last().unwrap().token;
+    machine
+        .firmware()
+        .complete(token, CmdStatus::INTERNAL_ERR, 0);
+    assert!(machine.deliver());
+    assert_eq!(hca.strays().command, 1);
+    // The slot is used again, and the old token with it does not pass.
+    assert_eq!(core.cmd.attempt(&Nop {}, limit), Ok(()));
+    let again = machine.firmware().seen.last().unwrap().token;
+    assert_ne!(token, again);
+    assert!(hca.check().is_ok());
+}
+
+#[test]
+fn a_completion_without_a_command_is_counted() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    for token in [0, 1, 17, 0xffff] {
+        machine.firmware().complete(token, CmdStatus::OK, 0);
+    }
+    machine.deliver();
+    assert_eq!(hca.strays().command, 4);
+    assert!(hca.alloc_pd().is_ok());
+}
+
+#[test]
+fn a_completion_whose_interrupt_was_lost_is_found_all_the_same() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    machine.firmware().deaf = true;
+    assert!(hca.alloc_pd().is_ok());
+    assert!(hca.check().is_ok());
+}
+
+#[test]
+fn a_command_that_times_out_wakes_everybody_and_the_reset_frees_everything() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let pd = hca.alloc_pd().unwrap();
+    machine.reply(Opcode::SW2HW_MPT, [Reply::Silence]);
+    assert_eq!(hca.alloc_pd(), Err(VerbsError::DeviceFailed));
+    assert_eq!(hca.next_async_event(), Some(AsyncEvent::DeviceFatal));
+    assert_eq!(hca.next_async_event(), None, "once");
+    assert_eq!(hca.alloc_pd(), Err(VerbsError::DeviceFailed));
+    assert_eq!(
+        hca.dealloc_pd(pd),
+        Ok(()),
+        "ending an object of a dead HCA succeeds"
+    );
+    assert_eq!(machine.firmware().resets, 2);
+    hca.close().unwrap();
+    assert!(is_as_it_was_found(&machine));
+    assert_eq!(machine.firmware().resets, 2, "one reset is enough");
+}
+
+#[test]
+fn an_hca_that_is_pulled_out_is_gone_and_no_memory_with_it() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let pd = hca.alloc_pd().unwrap();
+    machine.firmware().gone = true;
+    assert_eq!(hca.query_port(1), Err(VerbsError::DeviceGone));
+    assert_eq!(hca.next_async_event(), Some(AsyncEvent::DeviceGone));
+    assert_eq!(hca.dealloc_pd(pd), Ok(()));
+    hca.close().unwrap();
+    assert_eq!((machine.pieces_out(), machine.bound()), (0, 0));
+}
+
+#[test]
+fn an_entry_in_the_error_buffer_is_found_by_who_polls() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    machine.firmware().error_buffer = 0x0400_0000;
+    hca.poll_events();
+    assert_eq!(hca.check(), Err(VerbsError::DeviceFailed));
+    assert_eq!(hca.next_async_event(), Some(AsyncEvent::DeviceFatal));
+}
+
+// Events.
+
+fn port_event(port: u8, change: PortChange) -> Eqe {
+    let mut eqe = Eqe::ZERO;
+    eqe.set_event_type(EventType::PORT_CHANGE)
+        .set_sub_type(change.0)
+        .set_port(port);
+    eqe
+}
+
+#[test]
+fn the_events_of_a_port_come_in_order_and_those_of_no_port_are_counted() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    for (port, change) in [
+        (2, PortChange::ACTIVE),
+        (1, PortChange::DOWN),
+        (3, PortChange::DOWN),
+        (2, PortChange::DOWN),
+        (1, PortChange(2)),
+    ] {
+        machine.event(2, port_event(port, change));
+    }
+    machine.deliver();
+    let events: Vec<_> = core::iter::from_fn(|| hca.next_async_event()).collect();
+    let expected = [
+        AsyncEvent::Port(1, PortEvent::Error),
+        AsyncEvent::Port(2, PortEvent::Active),
+        AsyncEvent::Port(2, PortEvent::Error),
+    ];
+    assert_eq!(events, expected);
+    let strays = hca.strays();
+    assert_eq!((strays.port, strays.event_type), (1, 1));
+}
+
+#[test]
+fn a_ring_full_of_events_is_drained_and_the_hca_is_told_in_time() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let entries = 64;
+    machine.firmware().doorbells.clear();
+    for _ in 0..entries {
+        machine.event(2, port_event(1, PortChange::ACTIVE));
+    }
+    machine.deliver();
+    let firmware = machine.firmware();
+    let told: Vec<u64> = firmware
+        .doorbells
+        .iter()
+        .map(|doorbell| doorbell.1)
+        .collect();
+    // Half-way, at the end of the ring, at the end; then armed. infinihost 13.2: set CI of EQ 2.
+    let half = 0x0400_0002_0000_0020;
+    assert_eq!(
+        told,
+        [
+            half,
+            0x0400_0002_0000_0000,
+            0x0400_0002_0000_0000,
+            0x0200_0002_0000_0000
+        ]
+    );
+    drop(firmware);
+    drop(hca);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_event_that_a_device_can_write_does_more_than_be_counted_or_noted(
+        events in proptest::collection::vec((any::<[u8; 32]>(), 0..24_u8, prop_oneof![0..64_u32, any::<u32>()]), 1..40),
+    ) {
+        let machine = Machine::new();
+        let hca = open(&machine);
+        let mut written = 0;
+        for (mut bytes, kind, number) in events {
+            if kind == EventType::LOCAL_CATASTROPHIC.0 || kind == EventType::EQ_OVERFLOW.0 {
+                continue; // these end the HCA, by right
+            }
+            bytes[1] = kind;
+            bytes[4..8].copy_from_slice(&number.to_be_bytes());
+            machine.event(2, Eqe::read_from_bytes(&bytes).unwrap());
+            machine.deliver();
+            written += 1;
+        }
+        let mut taken = 0;
+        while let Some(event) = hca.next_async_event() {
+            // There are ports, and nothing else.
+            prop_assert!(matches!(event, AsyncEvent::Port(1 | 2, _)), "{event:?}");
+            taken += 1;
+        }
+        let strays = hca.strays();
+        let counted = strays.cqn + strays.qpn + strays.srqn + strays.port + strays.event_type + strays.command;
+        // ECC reports are logged alone; repeated port events are one.
+        prop_assert!(taken + counted <= written);
+        prop_assert!(hca.check().is_ok());
+        hca.close().unwrap();
+        prop_assert!(is_as_it_was_found(&machine));
+    }
+}
+
+#[test]
+fn the_pin_is_released_and_only_the_queues_that_fired_are_drained() {
+    let machine = Machine::with(0, 0x5a44_15b3);
+    let hca = open(&machine);
+    machine.event(2, port_event(1, PortChange::ACTIVE));
+    assert!(machine.deliver());
+    assert_eq!(
+        hca.next_async_event(),
+        Some(AsyncEvent::Port(1, PortEvent::Active))
+    );
+    let dcs = machine.map(0, 0, 1 << 20, Caching::Uncached).unwrap();
+    use core_ib::platform::Registers;
+    assert_eq!(dcs.read_be32(regs::ECR_LOW), 0);
+}

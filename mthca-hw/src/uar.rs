@@ -1,0 +1,59 @@
+//! The kernel's doorbell page: UAR page of BAR 2. infinihost 2.7, 2.8.
+//!
+//! A doorbell is one 64-bit store. The page is mapped uncached, so doorbells arrive in program order.
+
+use core_ib::platform::{Caching, Platform, Registers, Result};
+use hca_abi::infinihost::doorbell::{
+    CqDoorbell, EqCommand, EqDoorbell, ReceiveDoorbell, SendDoorbell,
+};
+use hca_abi::infinihost::pci::BAR_UAR;
+use hca_abi::infinihost::regs::uar;
+
+/// Bytes of a page: INIT_HCA is told so.
+pub const PAGE: usize = 4096;
+
+/// One doorbell page.
+#[derive(Debug)]
+pub struct Uar<R> {
+    page: R,
+    /// Its number, which contexts name.
+    pub index: u32,
+}
+
+impl<R: Registers> Uar<R> {
+    /// Maps page `index`. Set-up only.
+    pub fn map<P: Platform<Registers = R>>(machine: &P, index: u32) -> Result<Self> {
+        let at = u64::from(index).saturating_mul(PAGE as u64);
+        let page = machine.map(BAR_UAR, at, PAGE, Caching::Uncached)?;
+        Ok(Self { page, index })
+    }
+
+    /// Any context, as all doorbells.
+    #[inline]
+    pub fn ring_send(&self, doorbell: SendDoorbell) {
+        self.page.write_be64(uar::SEND, doorbell.encode());
+    }
+
+    /// For a receive queue or an SRQ.
+    #[inline]
+    pub fn ring_receive(&self, doorbell: ReceiveDoorbell) {
+        self.page.write_be64(uar::RECEIVE, doorbell.encode());
+    }
+
+    /// For a CQ.
+    #[inline]
+    pub fn ring_cq(&self, doorbell: CqDoorbell) {
+        self.page.write_be64(uar::CQ, doorbell.encode());
+    }
+
+    /// For an EQ.
+    #[inline]
+    pub fn ring_eq(&self, eqn: u8, command: EqCommand, parameter: u32) {
+        let doorbell = EqDoorbell {
+            command,
+            eqn,
+            parameter,
+        };
+        self.page.write_be64(uar::EQ, doorbell.encode());
+    }
+}
