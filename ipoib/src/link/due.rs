@@ -134,6 +134,7 @@ impl<R: Room> Link<R> {
                 self.mend = false;
                 Ok(start)
             }
+            Qp::Running { .. } if self.mend && now < self.mend_after => Err(self.mend_after),
             Qp::Running { pkey_index, q_key } if self.mend => {
                 self.mend = false;
                 count(&mut self.stats.repairs);

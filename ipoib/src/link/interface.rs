@@ -321,7 +321,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         loop {
             let received = self.rings.receive(trouble)?;
             let (slid, src_qp) = (received.slid, received.src_qp);
-            let arrival = self.link.classify(slid, src_qp, received.dgid);
+            let arrival = self.link.classify(slid, src_qp, received.grh.as_ref());
             let header = Encapsulation::read(self.rings.received(&received));
             let header = header.map(|(header, _)| header);
             self.rings

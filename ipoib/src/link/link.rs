@@ -15,6 +15,7 @@ use crate::room::Room;
 use crate::stats::{LinkStatistics, count};
 use core_ib::platform::PlatformError;
 use core_ib::verbs::{AhAttr, VerbsError};
+use core_ib::wire::Grh;
 use core_ib::wire::ipoib::{LinkAddress, broadcast_gid};
 use core_ib::{Gid, Instant, Lid, Mtu, PKey, QKey, Qpn};
 
@@ -66,6 +67,9 @@ pub struct Link<R: Room> {
     pub(super) qp_tries: u8,
     pub(super) qp_after: Instant,
     pub(super) mend: bool,
+    /// When it was mended last.
+    pub(super) mended: Option<Instant>,
+    pub(super) mend_after: Instant,
     pub(super) wish: Option<Wish>,
     /// Of the broadcast group, if it is too large for us.
     pub(super) too_large: Option<Mtu>,
@@ -114,6 +118,8 @@ impl<R: Room> Link<R> {
             qp_tries: 0,
             qp_after: Instant(0),
             mend: false,
+            mended: None,
+            mend_after: Instant(0),
             wish: None,
             too_large: None,
             up: false,
@@ -222,16 +228,17 @@ impl<R: Room> Link<R> {
         self.groups.get(BROADCAST)?.record
     }
 
-    /// Whose copy is a frame from QP `src_qp` at `slid`, to the group `dgid` if it has a GRH that says so?
-    pub fn classify(&self, slid: Lid, src_qp: Qpn, dgid: Option<Gid>) -> Arrival {
-        let Some(group) = dgid.filter(|gid| gid.is_multicast()) else {
+    /// Whose copy is a frame from QP `src_qp` at `slid`, with this GRH if it has one?
+    pub fn classify(&self, slid: Lid, src_qp: Qpn, grh: Option<&Grh>) -> Arrival {
+        let Some(Grh { sgid, dgid, .. }) = grh.filter(|grh| grh.dgid.is_multicast()) else {
             return Arrival::Host;
         };
         let own_lids = 1_u16 << self.port.lmc.min(7);
         let own_lid = slid.0.wrapping_sub(self.port.lid.0) < own_lids;
-        if own_lid && src_qp == self.qpn {
+        // The LID alone would not do for a frame that was on its way while it changed.
+        if (own_lid || *sgid == self.port.gid) && src_qp == self.qpn {
             Arrival::Own
-        } else if group == self.broadcast() {
+        } else if *dgid == self.broadcast() {
             Arrival::Broadcast
         } else {
             Arrival::Multicast

@@ -1,6 +1,6 @@
 //! What a [`Link`] makes of what it is told. protocols 6.7.
 
-use super::backoff::retry_at;
+use super::backoff::{retry_at, soon};
 use super::event::{Done, Event, Outcome, PortView, Wish};
 use super::group::{Group, Phase};
 use super::link::{BROADCAST, Link, Qp};
@@ -218,6 +218,12 @@ impl<R: Room> Link<R> {
                 matches!(error, VerbsError::DeviceFailed | VerbsError::DeviceGone);
         }
         let timers = self.profile.timers;
+        if matches!(done.wish, Wish::Mend { .. }) {
+            // One that breaks again and again must not keep its owner busy.
+            let lately = self.mended.is_some_and(|at| now < at.after(timers.backoff));
+            self.mend_after = if lately { soon(&timers, now) } else { now };
+            self.mended = Some(now);
+        }
         match (done.wish, done.result) {
             (Wish::Attach { mgid, mlid }, result) => {
                 let at = self.groups.find(&mgid);

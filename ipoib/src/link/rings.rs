@@ -16,7 +16,7 @@ use core_ib::verbs::{
     Verbs, VerbsError, WcFlags, WcStatus, WorkCompletion,
 };
 use core_ib::wire::Grh;
-use core_ib::{Gid, Lid, QKey, Qpn};
+use core_ib::{Lid, QKey, Qpn};
 
 /// Completions polled, and requests posted, at a time.
 const BATCH: usize = 8;
@@ -38,8 +38,7 @@ pub(super) struct Received {
     pub(super) len: usize,
     pub(super) slid: Lid,
     pub(super) src_qp: Qpn,
-    /// From the GRH, if there is one.
-    pub(super) dgid: Option<Gid>,
+    pub(super) grh: Option<Grh>,
 }
 
 /// A send that is made up and not yet posted.
@@ -481,7 +480,7 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
             len,
             slid: completion.slid,
             src_qp: completion.src_qp,
-            dgid: grh.map(|(grh, _)| grh.dgid),
+            grh: grh.map(|(grh, _)| grh),
         })
     }
 

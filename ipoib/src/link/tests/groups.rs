@@ -1,6 +1,7 @@
 //! Groups: joined, attached, left.
 
 use super::*;
+use core_ib::wire::Grh;
 
 #[test]
 fn a_listener_joins_and_attaches_and_its_end_detaches_and_leaves() {
@@ -226,13 +227,26 @@ fn a_group_that_cannot_be_attached_does_not_hold_up_others() {
 #[test]
 fn only_own_copies_from_a_group_are_own() {
     let desk = up();
-    let classify = |slid, qpn, gid| desk.link.classify(Lid(slid), Qpn::new(qpn), gid);
-    assert_eq!(classify(5, 0x48, Some(B)), Arrival::Own);
-    assert_eq!(classify(5, 0x48, Some(group(1))), Arrival::Own);
-    assert_eq!(classify(5, 0x49, Some(B)), Arrival::Broadcast); // another interface of this port
-    assert_eq!(classify(6, 0x48, Some(group(1))), Arrival::Multicast);
-    assert_eq!(classify(5, 0x48, None), Arrival::Host); // to ourselves
-    assert_eq!(classify(5, 0x48, Some(peer(0))), Arrival::Host);
+    let to = |sgid, dgid| Grh {
+        traffic_class: 0,
+        flow_label: FlowLabel::new(0),
+        pay_len: 0,
+        nxt_hdr: Grh::IBA,
+        hop_limit: 0,
+        sgid,
+        dgid,
+    };
+    let classify = |slid, qpn, grh: Grh| desk.link.classify(Lid(slid), Qpn::new(qpn), Some(&grh));
+    assert_eq!(classify(5, 0x48, to(peer(0), B)), Arrival::Own);
+    assert_eq!(classify(5, 0x48, to(peer(0), group(1))), Arrival::Own);
+    assert_eq!(classify(4, 0x48, to(peer(0), B)), Arrival::Own); // sent before our LID changed
+    assert_eq!(classify(5, 0x49, to(peer(0), B)), Arrival::Broadcast); // another interface of this port
+    assert_eq!(classify(6, 0x48, to(peer(1), group(1))), Arrival::Multicast);
+    assert_eq!(classify(5, 0x48, to(peer(0), peer(0))), Arrival::Host); // to ourselves
+    assert_eq!(
+        desk.link.classify(Lid(5), Qpn::new(0x48), None),
+        Arrival::Host
+    );
 }
 
 #[test]

@@ -346,6 +346,15 @@ fn a_qp_in_trouble_is_mended_and_the_interface_stays_up() {
         (6, Send(2, B), &[Sent(2, Lid(0xc000))]),
     ]);
     assert_eq!(desk.link.statistics().repairs, 2);
+    // One that breaks again and again is not mended without a pause.
+    desk.is(&[
+        (7, It(Event::QpTrouble), &[]),
+        (8, Send(3, B), &[Lost(3, Repair)]),
+        (130, Nothing, &[mend]),
+        (131, Done(KEPT), &[]),
+        (132, Send(4, B), &[Sent(4, Lid(0xc000))]),
+        (5000, It(Event::QpTrouble), &[mend]),
+    ]);
 }
 
 #[test]
