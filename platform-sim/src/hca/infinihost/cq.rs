@@ -44,13 +44,17 @@ impl Cq {
         self.producer.wrapping_sub(self.consumer)
     }
 
+    fn key(&self) -> Option<Key> {
+        self.context.translate().then_some(Key {
+            key: self.context.lkey(),
+            pd: self.context.pd(),
+        })
+    }
+
     fn write(&mut self, chip: &mut Chip, bus: &mut dyn Bus, cqe: &Cqe) -> Result<(), AccessError> {
         let place = u64::from(self.producer & (self.size() - 1)) * size_of::<Cqe>() as u64;
         let at = self.context.start_address().wrapping_add(place);
-        let key = self.context.translate().then_some(Key {
-            key: self.context.lkey(),
-            pd: self.context.pd(),
-        });
+        let key = self.key();
         let mut cqe = *cqe;
         cqe.set_owned_by_hw(false);
         let bytes: &[u8; 32] = zerocopy::transmute_ref!(&cqe);
@@ -255,15 +259,21 @@ impl Cqs {
         Rung::Done
     }
 
-    /// The EQ doorbell that disarms a CQ.
+    /// The EQ doorbell that disarms a CQ. One that is gone is disarmed: its last event may come after it.
     pub fn disarm(&mut self, cqn: u32) -> Rung {
-        match self.get(cqn) {
-            Some(cq) => {
-                cq.context.set_state(CqState::DISARMED);
-                Rung::Done
-            }
-            None => Rung::NoSuchQueue,
+        if let Some(cq) = self.get(cqn) {
+            cq.context.set_state(CqState::DISARMED);
         }
+        Rung::Done
+    }
+
+    /// Which CQ can still write into `len` bytes at bus address `at`.
+    pub fn reaches(&self, chip: &Chip, at: u64, len: u64) -> Option<u32> {
+        let touches = |cq: &&Cq| {
+            let ring = (cq.context.start_address(), cq.size());
+            chip.ring_touches(cq.key(), ring, at, len)
+        };
+        self.cqs.values().find(touches).map(|cq| cq.context.cqn())
     }
 
     /// Goes on in another ring, behind as many entries as wait in this one. infinihost 4.5.5: T-mode keeps its producer

@@ -57,13 +57,17 @@ impl Eq {
         EqState(self.context.state().0 & 3)
     }
 
+    fn key(&self) -> Option<Key> {
+        self.context.translate().then_some(Key {
+            key: self.context.lkey(),
+            pd: self.context.pd(),
+        })
+    }
+
     fn write(&mut self, chip: &mut Chip, bus: &mut dyn Bus, eqe: &Eqe) -> Result<(), AccessError> {
         let place = u64::from(self.producer & (self.size() - 1)) * size_of::<Eqe>() as u64;
         let at = self.context.start_address().wrapping_add(place);
-        let key = self.context.translate().then_some(Key {
-            key: self.context.lkey(),
-            pd: self.context.pd(),
-        });
+        let key = self.key();
         let mut eqe = *eqe;
         eqe.set_owned_by_hw(false);
         let bytes: &[u8; 32] = zerocopy::transmute_ref!(&eqe);
@@ -299,15 +303,14 @@ impl Events {
         chip.pci.set_pin(bus, self.pins != 0);
     }
 
-    /// Which EQ can still write into `len` bytes at bus address `at`; only rings without a key are known by address.
-    pub fn reaches(&self, at: u64, len: u64) -> Option<u8> {
-        let overlaps = |eq: &Eq| {
-            let start = eq.context.start_address();
-            let end = start.saturating_add(u64::from(eq.size()) * 32);
-            start < at.saturating_add(len) && at < end
+    /// Which EQ can still write into `len` bytes at bus address `at`.
+    pub fn reaches(&self, chip: &Chip, at: u64, len: u64) -> Option<u8> {
+        let touches = |eq: &Eq| {
+            let ring = (eq.context.start_address(), eq.size());
+            chip.ring_touches(eq.key(), ring, at, len)
         };
-        let mut physical = self.eqs.iter().filter(|(_, eq)| !eq.context.translate());
-        physical.find(|(_, eq)| overlaps(eq)).map(|(&eqn, _)| eqn)
+        let mut eqs = self.eqs.iter();
+        eqs.find(|(_, eq)| touches(eq)).map(|(&eqn, _)| eqn)
     }
 }
 

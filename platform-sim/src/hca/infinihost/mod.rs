@@ -234,7 +234,12 @@ impl InfiniHost {
             Rung::Done => {}
             Rung::State => {}
             Rung::Unmodelled => self.chip.ledger.count(format!("doorbell {doorbell:?}")),
-            Rung::NoSuchQueue => bus.report(format_args!("{doorbell:?} names no queue of ours")),
+            Rung::NoSuchQueue => self.chip.ledger.count(match doorbell {
+                Doorbell::Send(_) => "send doorbell of no QP",
+                Doorbell::Receive(_) => "receive doorbell of no QP or SRQ",
+                Doorbell::Cq(_) => "doorbell of no CQ",
+                Doorbell::Eq(_) => "doorbell of no EQ",
+            }),
             Rung::WrongPage => self.wrong_page(bus, page, doorbell),
             Rung::Overrun => bus.report(format_args!("{doorbell:?} consumes more than there is")),
             Rung::Full => bus.report(format_args!("{doorbell:?} is one too many")),
@@ -375,8 +380,18 @@ impl PciFunction for InfiniHost {
     }
 
     fn reaches(&self, at: DmaAddr, len: u64) -> Option<String> {
-        let eqn = self.events.reaches(at.get(), len)?;
-        Some(format!("EQ {eqn}"))
+        let (chip, at) = (&self.chip, at.get());
+        if let Some(eqn) = self.events.reaches(chip, at, len) {
+            return Some(format!("EQ {eqn}"));
+        }
+        if let Some(cqn) = self.cqs.reaches(chip, at, len) {
+            return Some(format!("CQ {cqn:#x}"));
+        }
+        if let Some(opcode) = self.mailbox_of(at, len) {
+            return Some(format!("a mailbox of {opcode:?}"));
+        }
+        let index = chip.keys.region_of(&chip.memory, at, len)?;
+        Some(format!("MPT entry {index:#x}"))
     }
 
     fn ledger(&self) -> &Ledger {

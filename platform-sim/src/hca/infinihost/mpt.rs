@@ -235,6 +235,35 @@ impl KeyTable {
         Ok(((mtt.page_address() & !(size - 1)) | within, len.min(rest)))
     }
 
+    /// Does a ring of `ring_len` bytes at virtual address `start` touch any of `len` bytes at bus address `at`?
+    pub fn ring_touches(
+        &self,
+        memory: &Memory,
+        key: Key,
+        (start, ring_len): (u64, u64),
+        at: u64,
+        len: u64,
+    ) -> bool {
+        let Ok(entry) = self.check(memory, key, Right::LocalWrite, start, ring_len) else {
+            return false;
+        };
+        pieces(memory, &entry, start, ring_len).any(|piece| overlaps(piece, at, len))
+    }
+
+    /// A region through which any of `len` bytes at bus address `at` can be reached. Regions without translations
+    /// reach everything and say nothing.
+    pub fn region_of(&self, memory: &Memory, at: u64, len: u64) -> Option<u32> {
+        let touches = |index: &&u32| {
+            let Ok(entry) = self.entry(memory, **index) else {
+                return false;
+            };
+            let valid = entry.status() == MptStatus::HARDWARE && !entry.physical();
+            let mut pieces = pieces(memory, &entry, entry.start(), entry.length());
+            valid && pieces.any(|piece| overlaps(piece, at, len))
+        };
+        self.handed_over.iter().find(touches).copied()
+    }
+
     /// Reads `data.len()` bytes at virtual address `at`. After an error, part of `data` may have been read.
     pub fn read(
         &self,
@@ -274,4 +303,25 @@ impl KeyTable {
         }
         Ok(())
     }
+}
+
+/// The contiguous pieces of `len` bytes from `start` on, as far as they are translated, and not without end.
+fn pieces(memory: &Memory, entry: &Mpt, start: u64, len: u64) -> impl Iterator<Item = Piece> {
+    const MOST: usize = 1 << 20;
+    let mut at = start;
+    let mut left = len;
+    core::iter::from_fn(move || {
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        let piece = KeyTable::translate(memory, entry, at, most).ok();
+        let (_, piece_len) = piece.filter(|_| left != 0)?;
+        at = at.wrapping_add(piece_len as u64);
+        left = left.saturating_sub(piece_len as u64);
+        piece
+    })
+    .take(MOST)
+}
+
+fn overlaps((start, piece_len): Piece, at: u64, len: u64) -> bool {
+    let end = start.saturating_add(piece_len as u64);
+    start < at.saturating_add(len) && at < end
 }

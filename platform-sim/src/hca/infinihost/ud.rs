@@ -91,6 +91,9 @@ impl InfiniHost {
         let next = wqe.next();
         let ud: UdSegment = wqe.segment(size_of::<NextSegment>()).ok_or(MALFORMED)?;
         let av = self.fetch_av(bus, pd, &ud)?;
+        if av.static_rate() != 0 {
+            self.chip.ledger.count("address vector: static rate");
+        }
         let most = most.min(256 << av.message_size());
         let (port, to) = route(&av);
         let checked = self.params().is_some_and(|params| params.av_port_check);
@@ -159,6 +162,9 @@ impl InfiniHost {
         let mut packet = Vec::with_capacity(MAX_PACKET);
         let data = size_of::<MlxNextSegment>();
         wqe.gather(&self.chip, bus, pd, data, MAX_PACKET, &mut packet)?;
+        if control.static_rate() != 0 || control.vcrc() != 0 {
+            self.chip.ledger.count("MLX WQE: static rate or VCRC");
+        }
         let options = MlxOptions {
             vl15: control.vl15(),
             keep_slid: control.slr(),

@@ -130,6 +130,16 @@ impl InfiniHost {
         }
     }
 
+    /// The command under way whose mailbox, of a page at most, touches `len` bytes at bus address `at`.
+    pub(super) fn mailbox_of(&self, at: u64, len: u64) -> Option<Opcode> {
+        let touches =
+            |&start: &u64| start < at.saturating_add(len) && at < start.saturating_add(4096);
+        let mut commands = self.delayed.iter().map(|(_, command)| command);
+        let found =
+            commands.find(|command| [command.in_param, command.out_param].iter().any(touches));
+        found.map(|command| command.opcode)
+    }
+
     fn carry_out(&mut self, bus: &mut dyn Bus, command: &Command) {
         let answer = match self.execute(bus, command) {
             Ok(immediate) => Answer {

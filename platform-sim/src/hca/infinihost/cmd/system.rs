@@ -52,8 +52,10 @@ impl InfiniHost {
         if command.opcode_modifier != SysEn::PreserveMemory as u8 {
             self.chip.memory.ddr.forget();
         }
+        // A window without an address would lie over host memory.
         let window = self.chip.pci.config.bar_address(pci::BAR_DDR);
-        self.chip.memory.place(window.unwrap_or(HIDDEN_DDR));
+        let placed = window.filter(|&address| address != 0);
+        self.chip.memory.place(placed.unwrap_or(HIDDEN_DDR));
         self.system = System::Enabled;
         Ok(Some(0))
     }
@@ -172,6 +174,9 @@ impl InfiniHost {
         cleared.map_err(|_| CmdStatus::BAD_PARAM)?;
         if raw.mc_hash_function() != 0 {
             self.chip.ledger.count("INIT_HCA: hash function");
+        }
+        if raw.big_endian_host() {
+            self.chip.ledger.count("INIT_HCA: big-endian host");
         }
         if raw.ud_av_translate() || raw.ud_av_check() {
             self.chip

@@ -3,7 +3,9 @@
 use super::verbs::*;
 use super::*;
 use crate::hca::infinihost::Config;
+use crate::machine::PciFunction;
 use core_ib::Guid;
+use core_ib::platform::DmaAddr;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::cqe::Syndrome;
 use hca_abi::infinihost::mpt::{Mpt, MptStatus};
@@ -267,4 +269,45 @@ fn protection_entries_are_handed_over_once_and_shown() {
         CmdStatus::OK,
         "again"
     );
+}
+
+#[test]
+fn what_the_card_can_still_reach_is_named_by_the_object_that_lets_it() {
+    let (mut rig, cq, _) = rig();
+    rig.store_attached(mtt(0), &Mtt::page(0x31_0000));
+    rig.store_attached(mtt(1), &Mtt::page(0x34_0000));
+    assert_eq!(
+        rig.give(Opcode::SW2HW_MPT, 0, 0x20, &region()),
+        CmdStatus::OK
+    );
+    let reaches = |rig: &Rig, at, len| rig.hca.reaches(DmaAddr::new(at), len);
+    let named = |name: &str| Some(name.to_string());
+    assert_eq!(reaches(&rig, EQ_ASYNC.1 + 511, 1), named("EQ 2"));
+    assert_eq!(reaches(&rig, EQ_ASYNC.1 + 512, 1), None);
+    assert_eq!(reaches(&rig, cq.at - 10, 11), named("CQ 0x20"));
+    assert_eq!(reaches(&rig, 0x34_0fff, 0x1000), named("MPT entry 0x20"));
+    assert_eq!(
+        reaches(&rig, 0x34_1000, 0x1000),
+        None,
+        "behind the end of the region"
+    );
+    assert_eq!(reaches(&rig, 0x31_0000, 0x1000), None, "before its start");
+    rig.plain(Opcode::HW2SW_MPT, 0x20);
+    assert_eq!(reaches(&rig, 0x34_0000, 0x1000), None);
+    rig.plain(Opcode::CLOSE_HCA, 0);
+    assert_eq!(reaches(&rig, EQ_ASYNC.1, 512), None);
+}
+
+#[test]
+fn the_mailboxes_of_a_command_under_way_are_the_cards() {
+    let mut config = Config::new(Guid(0x10));
+    config.command_time = core::time::Duration::from_micros(5);
+    let mut rig = Rig::new(config);
+    rig.post(Opcode::SYS_EN, 0, 0, 0, None);
+    assert_eq!(
+        rig.hca.reaches(DmaAddr::new(OUT + 4), 4).unwrap(),
+        "a mailbox of SYS_EN"
+    );
+    rig.settle();
+    assert_eq!(rig.hca.reaches(DmaAddr::new(OUT + 4), 4), None);
 }
