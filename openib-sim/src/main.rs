@@ -19,7 +19,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Serve(options) => serve::run(&options, |_| {}),
+        Command::Serve(options) => serve::run(&options, &mut serve::Nobody),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

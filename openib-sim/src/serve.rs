@@ -1,66 +1,80 @@
-//! `openib-sim serve`: a fabric whose hosts are sockets, each of them for a virtual machine.
+//! `openib-sim serve`: a fabric some of whose hosts are sockets, each of them for a virtual machine.
 //!
-//! Ends at SIGINT or SIGTERM, or (asked for) when its input ends; says at the end, and at SIGUSR1, what each HCA was
-//! used for that its model does not act on.
+//! Ends at SIGINT or SIGTERM; says at the end, and at SIGUSR1, what each HCA was used for that its model does not act
+//! on. Commands on the standard input break and mend links.
+
+mod command;
+mod plan;
+
+pub use plan::{Model, Plan};
 
 use crate::logger;
-use clap::{Args, ValueEnum};
-use core_ib::Guid;
+use clap::Args;
+use command::{Command, Handles};
 use log::LevelFilter;
-use platform_sim::hca::infinihost::{self, InfiniHost};
-use platform_sim::machine::{
-    Cable, Config, Exerciser, HostId, LinkParameters, Mode, OnReport, PciFunction, Waker, WireEnd,
-    World,
-};
+use platform_sim::fabric::topology::{PortRef, Topology};
+use platform_sim::fabric::{self, Capture, Fabric, FaultHandle};
+use platform_sim::machine::{Config, HostId, Mode, OnReport, Waker, WireEnd, World};
 use platform_sim::serve::{Server, Socket};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use std::io::{self, Read};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
-
-/// What is in a guest's slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Model {
-    /// InfiniHost MT23108, attached memory visible.
-    Tavor,
-    /// No HCA: the device that the simulator's own tests use.
-    Exerciser,
-}
-
-impl Model {
-    /// One of these, number `index` of the fabric.
-    fn make(self, index: u64, name: &str) -> Box<dyn PciFunction> {
-        match self {
-            Self::Tavor => {
-                let mut config = infinihost::Config::new(Guid(0x0002_c901_0000_0000 | index << 8));
-                config.node_description = format!("{name} mthca0");
-                Box::new(InfiniHost::new(config))
-            }
-            Self::Exerciser => Box::new(Exerciser::new()),
-        }
-    }
-}
 
 /// Flags of `openib-sim serve`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How many guests there are.
+    /// How many guests there are: the first hosts of the topology.
     #[arg(long, default_value_t = 2)]
     pub guests: u32,
-    /// What is in their slots; the last one is for all further guests, too.
+    /// Which hosts are guests, by name or description, instead.
+    #[arg(long, value_delimiter = ',')]
+    pub guest: Vec<String>,
+    /// A file in the language of ibnetdiscover or ibsim. Without it: a switch with all the hosts.
+    #[arg(long)]
+    pub topology: Option<PathBuf>,
+    /// Without a topology: further hosts that have nothing but their agents.
+    #[arg(long, default_value_t = 0)]
+    pub hosts: u32,
+    /// What is in the slots of the guests; the last one is for all further guests, too.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tavor")]
     pub model: Vec<Model>,
     /// Where the sockets are: `guest1`, `guest2` …
     #[arg(long, default_value = ".")]
     pub sockets: PathBuf,
-    /// End when the standard input does.
+    /// Writes every packet on every cable into this file, for Wireshark.
     #[arg(long)]
-    pub until_eof: bool,
+    pub capture: Option<PathBuf>,
+    /// Seed of the dice.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Take commands from the standard input, and end with it.
+    #[arg(long)]
+    pub commands: bool,
     /// Tell more.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// Hosts in process, which live on the fabric beside the guests.
+pub trait Residents {
+    /// Nodes of the topology that these play.
+    fn choose(&mut self, plan: &Plan) -> Vec<usize> {
+        let _ = plan;
+        Vec::new()
+    }
+
+    /// Moves into a node that was chosen, whose ports are plugged in at `ends`.
+    fn settle(&mut self, world: &mut World, plan: &Plan, node: usize, ends: &[WireEnd]);
+}
+
+/// No hosts in process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nobody;
+
+impl Residents for Nobody {
+    fn settle(&mut self, _: &mut World, _: &Plan, _: usize, _: &[WireEnd]) {}
 }
 
 /// A host that is a virtual machine.
@@ -70,100 +84,217 @@ struct Guest {
     server: Server,
 }
 
-/// What has come from outside since it was last asked.
-#[derive(Debug, Default)]
-struct Wishes {
-    stop: AtomicBool,
-    show: AtomicBool,
+/// What comes from outside.
+enum Wish {
+    Show,
+    Stop,
+    Line(String),
 }
 
-/// Serves until it is told to stop. `populate` may add hosts of its own to the fabric, once the guests are there.
-pub fn run(options: &Options, populate: impl FnOnce(&mut World)) -> Result<(), String> {
+/// Serves until it is told to stop.
+pub fn run(options: &Options, residents: &mut impl Residents) -> Result<(), String> {
     logger::start(match options.verbose {
         0 => LevelFilter::Warn,
         1 => LevelFilter::Info,
         _ => LevelFilter::Debug,
     });
-    let (wire, ends) = fabric(options)?;
+    let plan = Plan::new(options)?;
+    let ours = residents.choose(&plan);
+    let (mut fabric, handles) = fabric(options, &plan, &ours);
+    let capture = capture(options, &mut fabric)?;
+    let ends = |node: usize| -> Vec<WireEnd> {
+        let ports = plan
+            .topology
+            .nodes
+            .get(node)
+            .map_or(0, |node| node.port_count());
+        (1..=ports)
+            .filter_map(|port| fabric.end(PortRef::new(node, port)))
+            .collect()
+    };
+    let guest_ends: Vec<_> = plan.guests.iter().map(|node| ends(*node)).collect();
+    let our_ends: Vec<_> = ours.iter().map(|node| ends(*node)).collect();
     let config = Config {
+        seed: options.seed,
         mode: Mode::RealTime,
         on_report: OnReport::Collect,
         ..Config::default()
     };
-    let mut world = World::with(config, wire);
+    let mut world = World::with(config, fabric);
     let mut guests = Vec::new();
-    for (index, ends) in (0..).zip(&ends) {
-        let name = format!("guest{}", index + 1);
-        let model = options.model.get(index as usize).or(options.model.last());
-        let model = model.copied().unwrap_or(Model::Tavor);
-        let path = options.sockets.join(&name);
-        let shown = path.display().to_string();
-        let at = |error: io::Error| format!("{shown}: {error}");
-        let socket = Socket::bind(&path).map_err(at)?;
-        let function = model.make(index, &name);
-        let host = world.add_guest(&name, function, socket.guest(), ends);
-        let server = socket.serve(world.remote(host)).map_err(at)?;
-        println!("{name}: {model:?} at {shown}");
-        guests.push(Guest { name, host, server });
+    for (index, (node, ends)) in plan.guests.iter().zip(guest_ends).enumerate() {
+        guests.push(guest(
+            options,
+            &mut world,
+            &plan.topology,
+            (index, *node),
+            &ends,
+        )?);
     }
-    populate(&mut world);
-    let wishes = listen(world.waker(), options.until_eof)?;
+    for (node, ends) in ours.iter().zip(our_ends) {
+        residents.settle(&mut world, &plan, *node, &ends);
+    }
+    let wishes = listen(&world.waker(), options.commands)?;
     println!("ready");
-    while !wishes.stop.load(Ordering::Acquire) {
-        let wishes = &wishes;
-        world.run_while(Duration::from_secs(1), || {
-            !wishes.stop.load(Ordering::Relaxed) && !wishes.show.load(Ordering::Relaxed)
-        });
-        // Each has been told by the logger when it happened.
-        world.take_reports();
-        if wishes.show.swap(false, Ordering::AcqRel) {
-            show(&mut world, &guests);
-        }
-    }
+    serve(&mut world, &plan.topology, &handles, &guests, &wishes);
     for guest in &guests {
         guest.server.disconnect();
     }
     show(&mut world, &guests);
+    if let Some(capture) = capture {
+        capture
+            .finish()
+            .map_err(|error| format!("the capture: {error}"))?;
+    }
     Ok(())
 }
 
-/// What the guests are plugged into, and where.
-fn fabric(options: &Options) -> Result<(Cable, Vec<Vec<WireEnd>>), String> {
-    let guests = options.guests;
-    if guests > 2 {
-        return Err(format!(
-            "a cable has two ends, which is too few for {guests} guests"
-        ));
+/// The fabric, with a handle at each end of each cable that will make faults there.
+fn fabric(options: &Options, plan: &Plan, ours: &[usize]) -> (Fabric, Handles) {
+    let topology = &plan.topology;
+    let settings = fabric::Options {
+        seed: options.seed,
+        ..fabric::Options::default()
+    };
+    let mut fabric = Fabric::new(topology, settings, |node, _| {
+        plan.guests.contains(&node) || ours.contains(&node)
+    });
+    let mut handles = Handles::new();
+    if options.commands {
+        for port in topology.cables.iter().flat_map(|cable| cable.ends) {
+            let handle = FaultHandle::default();
+            fabric.make_faulty(port, &handle);
+            handles.insert(port, handle);
+        }
     }
-    let cable = Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(100));
-    let ends = (0..guests).map(|guest| vec![WireEnd(guest)]);
-    Ok((cable, ends.collect()))
+    (fabric, handles)
 }
 
-/// Threads that note signals, and the end of the input.
-fn listen(waker: Waker, until_eof: bool) -> Result<Arc<Wishes>, String> {
-    let wishes = Arc::new(Wishes::default());
+fn capture(options: &Options, fabric: &mut Fabric) -> Result<Option<Capture>, String> {
+    let Some(path) = &options.capture else {
+        return Ok(None);
+    };
+    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let file = std::fs::File::create(path).map_err(told)?;
+    let capture = Capture::new(BufWriter::new(file)).map_err(told)?;
+    fabric.tap_all(&capture);
+    Ok(Some(capture))
+}
+
+/// Opens a socket, and puts a machine behind it into the world.
+fn guest(
+    options: &Options,
+    world: &mut World,
+    topology: &Topology,
+    (index, node): (usize, usize),
+    ends: &[WireEnd],
+) -> Result<Guest, String> {
+    let name = format!("guest{}", index + 1);
+    let model = options.model.get(index).or(options.model.last());
+    let model = model.copied().unwrap_or(Model::Tavor);
+    let node = topology.nodes.get(node).ok_or("the node is not there")?;
+    let path = options.sockets.join(&name);
+    let shown = path.display().to_string();
+    let told = |error: io::Error| format!("{shown}: {error}");
+    let function = model.make(node)?;
+    let socket = Socket::bind(&path).map_err(told)?;
+    let host = world.add_guest(&name, function, socket.guest(), ends);
+    let server = socket.serve(world.remote(host)).map_err(told)?;
+    println!("{name}: {model:?}, \"{}\", at {shown}", node.description);
+    Ok(Guest { name, host, server })
+}
+
+/// Runs the world, and does what is asked for meanwhile.
+fn serve(
+    world: &mut World,
+    topology: &Topology,
+    handles: &Handles,
+    guests: &[Guest],
+    wishes: &Receiver<Wish>,
+) {
+    loop {
+        let mut wish = None;
+        world.run_while(Duration::from_secs(1), || {
+            wish = wishes.try_recv().ok();
+            wish.is_none()
+        });
+        // Each was told when it happened.
+        world.take_reports();
+        let command = match wish {
+            None => continue,
+            Some(Wish::Show) => Ok(Command::Show),
+            Some(Wish::Stop) => Ok(Command::Stop),
+            Some(Wish::Line(line)) => Command::read(&line, topology),
+        };
+        match command {
+            Err(error) => println!("error: {error}"),
+            Ok(Command::Stop) => return,
+            Ok(Command::Show) => {
+                show(world, guests);
+                for (port, handle) in handles {
+                    let counts = handle.counts();
+                    if counts != fabric::FaultCounts::default() {
+                        let node = topology.nodes.get(port.node);
+                        let name = node.map_or("", |node| &node.description);
+                        println!("   faults {} {name}: {counts:?}", port.port);
+                    }
+                }
+                println!("ok");
+            }
+            Ok(Command::Plug { port, plugged }) => {
+                world.with_wire::<Fabric, _>(|fabric, now| fabric.plug(port, plugged, now));
+                println!("ok");
+            }
+            Ok(Command::Faults { port, faults }) => {
+                let handle = handles.get(&port);
+                handle.inspect(|handle| handle.set(faults));
+                let known = handle.is_some();
+                println!(
+                    "{}",
+                    if known {
+                        "ok"
+                    } else {
+                        "error: no cable is there"
+                    }
+                );
+            }
+        }
+        // The reader is a program: it is there, or it is gone and wants nothing.
+        let _ = io::stdout().flush();
+    }
+}
+
+/// Threads that note signals and commands.
+fn listen(waker: &Waker, commands: bool) -> Result<Receiver<Wish>, String> {
+    let (sender, wishes) = mpsc::channel();
     let signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]);
     let mut signals = signals.map_err(|error| format!("signals cannot be caught: {error}"))?;
-    let (noted, woken) = (wishes.clone(), waker.clone());
+    let tell = |sender: Sender<Wish>, waker: Waker| {
+        move |wish| {
+            let heard = sender.send(wish).is_ok();
+            waker.wake();
+            heard
+        }
+    };
+    let signalled = tell(sender.clone(), waker.clone());
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            let wish = if signal == SIGUSR1 {
-                &noted.show
+            signalled(if signal == SIGUSR1 {
+                Wish::Show
             } else {
-                &noted.stop
-            };
-            wish.store(true, Ordering::Release);
-            woken.wake();
+                Wish::Stop
+            });
         }
     });
-    if until_eof {
-        let noted = wishes.clone();
+    if commands {
+        let said = tell(sender, waker.clone());
         std::thread::spawn(move || {
-            let mut sink = [0; 256];
-            while io::stdin().read(&mut sink).is_ok_and(|count| count > 0) {}
-            noted.stop.store(true, Ordering::Release);
-            waker.wake();
+            for line in io::stdin().lines().map_while(Result::ok) {
+                if !said(Wish::Line(line)) {
+                    return;
+                }
+            }
+            said(Wish::Stop);
         });
     }
     Ok(wishes)

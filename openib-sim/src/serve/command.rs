@@ -1,0 +1,145 @@
+//! What can be asked of a fabric while it runs: a line each, answered with a line that begins `ok` or `error`.
+
+use super::plan::node;
+use platform_sim::fabric::topology::{PortRef, Topology};
+use platform_sim::fabric::{FaultHandle, Faults};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A command. Names of nodes are those of the topology, or descriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// `show`: use and ledger of each HCA.
+    Show,
+    /// `stop`.
+    Stop,
+    /// `down PORT NODE`, `up PORT NODE`: pulls the cable, or puts it back.
+    Plug { port: PortRef, plugged: bool },
+    /// `faults PORT NODE drop=N corrupt=N duplicate=N delay=N:MICROS`, in a million packets, of what leaves the port.
+    Faults { port: PortRef, faults: Faults },
+}
+
+impl Command {
+    pub(super) fn read(line: &str, topology: &Topology) -> Result<Self, String> {
+        let (word, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        let port = || port(rest, topology);
+        match word {
+            "show" => Ok(Self::Show),
+            "stop" => Ok(Self::Stop),
+            "down" | "up" => {
+                let (port, _) = port()?;
+                let plugged = word == "up";
+                Ok(Self::Plug { port, plugged })
+            }
+            "faults" => {
+                let (port, settings) = port()?;
+                let faults = faults(&settings)?;
+                Ok(Self::Faults { port, faults })
+            }
+            _ => Err(format!(
+                "\"{word}\" is none of show, stop, down, up, faults"
+            )),
+        }
+    }
+}
+
+/// A port number, a node, and the settings behind them.
+fn port(text: &str, topology: &Topology) -> Result<(PortRef, Vec<(String, String)>), String> {
+    let (number, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
+    let number: u8 = number
+        .parse()
+        .map_err(|_| format!("\"{number}\" is no port number"))?;
+    let mut settings = Vec::new();
+    let mut name = Vec::new();
+    for word in rest.split_whitespace() {
+        match word.split_once('=') {
+            Some((key, value)) => settings.push((key.into(), value.into())),
+            None => name.push(word),
+        }
+    }
+    let name = name.join(" ");
+    let node = node(topology, &name)?;
+    let count = topology.nodes.get(node).map_or(0, |node| node.port_count());
+    if number == 0 || number > count {
+        return Err(format!("{name} has ports 1 to {count}, not {number}"));
+    }
+    Ok((PortRef::new(node, number), settings))
+}
+
+fn faults(settings: &[(String, String)]) -> Result<Faults, String> {
+    let mut faults = Faults::default();
+    for (key, value) in settings {
+        let (count, micros) = value.split_once(':').unwrap_or((value, "0"));
+        let number = |text: &str| {
+            let number = text.parse::<u32>();
+            number.map_err(|_| format!("\"{text}\" is no number, in {key}"))
+        };
+        let (count, micros) = (number(count)?, number(micros)?);
+        match key.as_str() {
+            "drop" => faults.drop = count,
+            "corrupt" => faults.corrupt = count,
+            "duplicate" => faults.duplicate = count,
+            "delay" => {
+                faults.delay = count;
+                faults.delay_max = Duration::from_micros(micros.into());
+            }
+            _ => {
+                return Err(format!(
+                    "\"{key}\" is none of drop, corrupt, duplicate, delay"
+                ));
+            }
+        }
+    }
+    Ok(faults)
+}
+
+/// The faults of each direction of each cable, by the port that sends.
+pub(super) type Handles = BTreeMap<PortRef, FaultHandle>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use platform_sim::fabric::topology::build;
+
+    fn read(line: &str) -> Result<Command, String> {
+        Command::read(line, &build::star(2))
+    }
+
+    #[test]
+    fn a_port_is_named_by_its_number_and_by_name_or_description_of_its_node() {
+        let port = PortRef::new(0, 2);
+        let down = Command::Plug {
+            port,
+            plugged: false,
+        };
+        assert_eq!(read("down 2 switch-1"), Ok(down));
+        let name = &build::star(2).nodes[0].id;
+        assert_eq!(read(&format!(" down 2 {name}\n")), Ok(down));
+        assert!(read("down 3 switch-1").unwrap_err().contains("1 to 2"));
+        assert!(read("down 0 switch-1").is_err());
+        assert!(read("down 1 nobody").is_err());
+        assert!(read("down").is_err());
+    }
+
+    #[test]
+    fn faults_that_are_not_named_are_none() {
+        let faults = Faults {
+            drop: 10_000,
+            delay: 5,
+            delay_max: Duration::from_micros(30),
+            ..Faults::default()
+        };
+        let port = PortRef::new(0, 1);
+        let expected = Command::Faults { port, faults };
+        let line = "faults 1 switch-1 drop=10000 delay=5:30";
+        assert_eq!(read(line), Ok(expected));
+        assert!(read("faults 1 switch-1 loss=1").is_err());
+        assert!(read("faults 1 switch-1 drop=x").is_err());
+    }
+
+    #[test]
+    fn a_word_that_is_no_command_is_answered_with_those_that_are() {
+        assert!(read("halt").unwrap_err().contains("show, stop"));
+        assert!(read("").is_err());
+    }
+}
