@@ -340,7 +340,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn whatever_happens_no_frame_goes_astray_and_the_interface_comes_back(

@@ -138,11 +138,12 @@ impl<R: Room> Paths<R> {
             last_used: now,
         };
         if self.table.iter().count() == self.table.capacity() {
-            let rests = |path: &Path| matches!(path.phase, Phase::Settled | Phase::Failed);
+            // One that is asked for beside its use can be asked for again.
+            let resolved = |path: &Path| path.attr.is_some() || path.phase == Phase::Failed;
             let idle = self
                 .table
                 .iter()
-                .filter(|(at, _, path)| rests(path) && !parked(*at));
+                .filter(|(at, _, path)| resolved(path) && !parked(*at));
             let (victim, ..) = idle.min_by_key(|(.., path)| path.last_used)?;
             self.table.remove(victim);
         }

@@ -262,3 +262,86 @@ pub enum SaFailure {
     /// The request did not leave: the client had no room, or nobody knows where the SA is. Not counted as a try.
     NotSent,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core_ib::Guid;
+    use proptest::prelude::*;
+
+    fn request(create: Option<GroupParams>) -> JoinRequest {
+        JoinRequest {
+            mgid: Gid([0xff; 16]),
+            port_gid: Gid::unicast(Gid::DEFAULT_PREFIX, Guid(1)),
+            p_key: PKey::DEFAULT,
+            join_state: JoinState::FULL_MEMBER,
+            create,
+        }
+    }
+
+    const PARAMS: GroupParams = GroupParams {
+        q_key: QKey(0x0b1b),
+        mtu: Mtu::Mtu2048,
+        rate: Rate::GBPS_10,
+        sl: Sl::new(3),
+        traffic_class: 4,
+        flow_label: FlowLabel::new(5),
+        hop_limit: 6,
+    };
+
+    /// protocols 4.5, 6.4: component by component.
+    #[test]
+    fn the_masks_are_those_of_the_reference() {
+        let bits = |bits: &[u32]| ComponentMask(bits.iter().map(|bit| 1 << bit).sum());
+        let path = PathQuery {
+            dgid: Gid::NONE,
+            sgid: Gid::NONE,
+            p_key: PKey::DEFAULT,
+            traffic_class: 0,
+        };
+        assert_eq!(path.record().1, bits(&[2, 3, 10, 12, 13]));
+        assert_eq!(path.record().0.numb_path, 1);
+        assert_eq!(request(None).record().1, bits(&[0, 1, 7, 16]));
+        let creating = bits(&[0, 1, 2, 4, 5, 6, 7, 8, 9, 12, 13, 14, 16]);
+        assert_eq!(request(Some(PARAMS)).record().1, creating);
+        let leave = LeaveRequest {
+            mgid: Gid::NONE,
+            port_gid: Gid::NONE,
+            join_state: JoinState::FULL_MEMBER,
+        };
+        assert_eq!(leave.record().1, bits(&[0, 1, 16]));
+    }
+
+    #[test]
+    fn a_group_created_with_parameters_answers_with_them() {
+        let (record, _) = request(Some(PARAMS)).record();
+        let answer = GroupAnswer::try_from(&record).unwrap();
+        assert_eq!(answer.params, PARAMS);
+        assert_eq!(
+            (record.mtu_selector, record.rate_selector),
+            (Selector::Exactly, Selector::Exactly)
+        );
+    }
+
+    #[test]
+    fn an_mtu_that_is_none_makes_a_bad_answer() {
+        let (record, _) = request(None).record();
+        assert_eq!(record.mtu.0, 0);
+        assert_eq!(GroupAnswer::try_from(&record), Err(SaFailure::BadAnswer));
+    }
+
+    proptest! {
+        #[test]
+        fn a_ticket_says_what_it_was_given_out_for(slot: u16, serial: u32, path: bool) {
+            let of = if path { TicketOf::Path } else { TicketOf::Group };
+            let ticket = Ticket::from_bits(Ticket::new(of, slot, serial).to_bits());
+            prop_assert_eq!(ticket.of(), Some((of, slot, serial)));
+        }
+
+        #[test]
+        fn a_number_that_is_no_ticket_is_none(bits: u64) {
+            prop_assume!(!matches!(bits >> 48, 1 | 2));
+            prop_assert_eq!(Ticket::from_bits(bits).of(), None);
+        }
+    }
+}

@@ -123,10 +123,12 @@ impl<R: Room> Neighbours<R> {
     /// A new entry, in place of the one not used for longest if need be.
     fn insert(&mut self, ip: IpAddr, parked: impl Fn(u16) -> bool, now: Instant) -> Option<u16> {
         if self.table.iter().count() == self.table.capacity() {
+            // One that is only doubted can be asked for again.
+            let resolved = |entry: &Neighbour| entry.phase != Phase::Incomplete;
             let idle = self
                 .table
                 .iter()
-                .filter(|(at, _, entry)| entry.rests() && !parked(*at));
+                .filter(|(at, _, entry)| resolved(entry) && !parked(*at));
             let (victim, ..) = idle.min_by_key(|(.., entry)| entry.last_used)?;
             self.table.remove(victim);
         }
@@ -212,7 +214,7 @@ impl<R: Room> Neighbours<R> {
 }
 
 impl Neighbour {
-    /// May its place be given to another?
+    /// Is nothing to be asked about it?
     const fn rests(&self) -> bool {
         matches!(self.phase, Phase::Reachable | Phase::Stale | Phase::Failed)
     }

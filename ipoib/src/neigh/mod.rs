@@ -7,6 +7,8 @@
 
 mod address;
 mod cache;
+#[cfg(test)]
+mod chaos;
 mod interface;
 mod ip;
 mod membership;

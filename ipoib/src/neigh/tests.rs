@@ -380,6 +380,18 @@ fn packets_wait_for_a_neighbour_in_order_and_the_fourth_is_dropped() {
 }
 
 #[test]
+fn a_packet_does_not_overtake_those_that_wait() {
+    let two = v4(2).into();
+    let mut desk = up();
+    desk.is(&[(10_001, Send(1, two), &[Parked(1), AskAll(two)])]);
+    let mut saw = Vec::new();
+    desk.happens(Heard(REPLY, link(2), v4(2), v4(1)), &mut saw);
+    desk.happens(Send(2, two), &mut saw); // before anybody polled
+    desk.settle(&mut saw);
+    assert_eq!(saw, [Parked(2), To(1, link(2)), To(2, link(2))]);
+}
+
+#[test]
 fn a_neighbour_that_is_silent_is_asked_for_three_times_and_given_up() {
     let six = v6(2).into();
     let mut desk = up();
