@@ -1,7 +1,7 @@
 //! The agents of a node as the wire sees them: packets in, packets out.
 //!
 //! What a node does whose special queue pairs are owned by its firmware: a switch, a host that is only simulated on the
-//! wire. Both agents and the directed route are here put behind one door.
+//! wire, an HCA before a driver takes QP0 and QP1 over. Both agents and the directed route are here put behind one door.
 
 use super::node::{Effect, NodeState};
 use super::pma::{process_perf, refuse};
@@ -17,11 +17,11 @@ use core_ib::{Gid, Instant, Lid, PKey, Psn, QKey, Qpn, Sl};
 
 /// A packet that an agent sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outgoing {
+pub struct Outgoing {
     /// By which port; none if its destination LID decides, on a switch.
-    pub(super) port: Option<u8>,
+    pub port: Option<u8>,
     /// LRH to VCRC; the lane of a data packet is still to be chosen.
-    pub(super) packet: Vec<u8>,
+    pub packet: Vec<u8>,
 }
 
 /// ICRC and VCRC behind a payload.
@@ -29,7 +29,7 @@ const TRAILER: usize = 6;
 
 /// Serves one packet (LRH to VCRC, link level checked) that reached this node at `in_port` and is for its special queue
 /// pairs. What cannot be read is dropped.
-pub(super) fn serve(
+pub fn serve(
     node: &mut NodeState,
     in_port: u8,
     bytes: &[u8],
@@ -154,7 +154,7 @@ fn written(headers: &Headers, payload: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A trap of this node on its way from `port` to the master subnet manager.
-pub(super) fn trap(node: &NodeState, port: u8, smp: &Smp) -> Option<Outgoing> {
+pub fn trap(node: &NodeState, port: u8, smp: &Smp) -> Option<Outgoing> {
     let info = &node.port(port)?.info;
     let by = if node.switch.is_some() {
         None

@@ -4,7 +4,8 @@
 //! * [`Fabric`] makes it run, and is a [`Wire`](crate::machine::Wire) for the machines at its ends;
 //! * [`Link`] is one direction of a cable; [`Faulty`] and [`Tap`] are links around a link;
 //! * [`NodeState`] is what the agents of a node know, [`process_smp`] and [`process_perf`] are the agents, [`Smi`] the
-//!   rules of directed routes: the switches use them, and the firmware of the HCA models does.
+//!   rules of directed routes: the switches use them, and the firmware of the HCA models does; [`serve_special`] is all
+//!   of them behind one door.
 
 mod agent;
 mod arbiter;
@@ -26,6 +27,7 @@ mod tests;
 pub mod topology;
 mod trap;
 
+pub use agent::{Outgoing, serve as serve_special, trap as trap_packet};
 pub use capture::{Capture, Memory, Tap};
 pub use counters::{Counter, PortCounts};
 pub use engine::Fabric;
