@@ -3,14 +3,13 @@
 
 use super::InfiniHost;
 use super::port::Special;
-use crate::fabric::{Answer, Smi, SmpContext, Turn, process_perf, process_smp};
+use crate::fabric::{Answer, SmpContext, process_perf, process_smp, serve_special, trap_packet};
 use crate::machine::Bus;
-use crate::transport::{
-    AddressVector, GlobalRoute, Incoming, ReceiverKind, UdReceipt, UdRequest, UdSender, ud_headers,
-};
+use crate::transport::{ReceiverKind, UdReceipt};
+use core_ib::wire::Lrh;
 use core_ib::wire::mad::{Layout, Mad, MadStatus, Method, MgmtClass, Smp};
-use core_ib::wire::packet::MAX_PACKET;
-use core_ib::{Lid, Psn, QKey, Qpn, Sl};
+use core_ib::wire::packet::set_vl;
+use core_ib::{Lid, Qpn, Sl};
 
 /// What came of asking the agents.
 #[expect(
@@ -83,135 +82,30 @@ impl InfiniHost {
         }
     }
 
-    /// A MAD came from the wire for QP0 or QP1, which software has not taken over: the firmware answers by itself.
-    pub(super) fn firmware_agent(
-        &mut self,
-        bus: &mut dyn Bus,
-        port: u8,
-        special: Special,
-        incoming: &Incoming<'_>,
-        receipt: &UdReceipt<'_>,
-    ) {
-        let Ok(mad) = Mad::from_prefix(receipt.payload).copied() else {
-            return;
-        };
-        let class = mad.header().class;
-        let is_smp = class == MgmtClass::SUBN_LID || class == MgmtClass::SUBN_DR;
-        if is_smp != (special == Special::Smi) {
-            return;
+    /// A packet came from the wire for QP0 or QP1, which software has not taken over: the firmware answers by itself.
+    pub(super) fn firmware_agent(&mut self, bus: &mut dyn Bus, port: u8, packet: &[u8]) {
+        let mut effects = Vec::new();
+        let answer = serve_special(&mut self.ports.node, port, packet, bus.now(), &mut effects);
+        self.follow(bus, &effects);
+        if let Some(answer) = answer {
+            self.send_own(bus, port, answer.packet);
         }
-        let arrival = Arrival {
-            port,
-            slid: receipt.slid,
-            trusted: false,
-        };
-        if class == MgmtClass::SUBN_DR {
-            return self.directed(bus, &mad, arrival);
-        }
-        let Asked::Reply(reply) = self.ask_agent(bus, &mad, arrival) else {
-            return;
-        };
-        let grh = incoming.transport.grh.map(|grh| GlobalRoute {
-            dgid: grh.sgid,
-            sgid_index: match incoming.to {
-                crate::transport::Destination::Unicast { gid_index, .. } => gid_index.unwrap_or(0),
-                _ => 0,
-            },
-            flow_label: grh.flow_label,
-            hop_limit: 0xff,
-            traffic_class: grh.traffic_class,
-        });
-        let to = AddressVector {
-            dlid: receipt.slid,
-            sl: receipt.sl,
-            path_bits: receipt.path_bits,
-            grh,
-        };
-        let p_key_index = receipt.p_key_index;
-        self.send_mad(bus, port, special, &reply, to, receipt.src_qp, p_key_index);
     }
 
-    /// A directed-route SMP came in.
-    fn directed(&mut self, bus: &mut dyn Bus, mad: &Mad, arrival: Arrival) {
-        let smi = Smi {
-            is_switch: false,
-            ports: self.ports.node.port_count(),
-        };
-        let Ok(mut smp) = Smp::read(&mad.0) else {
+    /// Sends a MAD of the firmware's own, on the lane of its SL. One that finds no room on the wire is lost: they are
+    /// asked for again.
+    fn send_own(&mut self, bus: &mut dyn Bus, port: u8, mut packet: Vec<u8>) {
+        let (Some(state), Ok((lrh, _))) = (self.ports.node.port(port), Lrh::read(&packet)) else {
             return;
         };
-        if smi.receive(&mut smp, arrival.port) != Turn::Local {
-            return;
+        if !lrh.vl.is_management() {
+            let Some(vl) = state.vl_of(0, lrh.sl) else {
+                return;
+            };
+            if set_vl(&mut packet, vl).is_err() {
+                return;
+            }
         }
-        let Asked::Reply(reply) = self.ask_agent(bus, &Mad(smp.to_bytes()), arrival) else {
-            return;
-        };
-        let Ok(mut reply) = Smp::read(&reply.0) else {
-            return;
-        };
-        // With a LID-routed last part the answer starts with it: back whence the request came. protocols 3.5.3.
-        let dlid = match smi.originate(&mut reply) {
-            Turn::Out { port } if port == arrival.port => Lid::PERMISSIVE,
-            _ if !smp.dr_dlid.is_permissive() => arrival.slid,
-            _ => return,
-        };
-        let to = AddressVector {
-            dlid,
-            sl: Sl::new(0),
-            path_bits: 0,
-            grh: None,
-        };
-        let mad = Mad(reply.to_bytes());
-        self.send_mad(bus, arrival.port, Special::Smi, &mad, to, Qpn::SMI, 0);
-    }
-
-    /// Sends a MAD of the firmware's own. One that finds no room on the wire is lost: they are asked for again.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a MAD and all that is said of its way"
-    )]
-    fn send_mad(
-        &mut self,
-        bus: &mut dyn Bus,
-        port: u8,
-        special: Special,
-        mad: &Mad,
-        to: AddressVector,
-        dest_qp: Qpn,
-        p_key_index: usize,
-    ) {
-        let q_key = match special {
-            Special::Smi => QKey(0),
-            Special::Gsi => QKey::GSI,
-        };
-        let sender = UdSender {
-            qpn: Qpn::new(special as u32),
-            q_key,
-            p_key_index,
-            psn: Psn::new(0),
-        };
-        let request = UdRequest {
-            to,
-            dest_qp,
-            q_key,
-            imm: None,
-            solicited: false,
-        };
-        let Some(state) = self.ports.node.port(port) else {
-            return;
-        };
-        let Ok(mut headers) = ud_headers(state, &sender, &request) else {
-            return;
-        };
-        if to.dlid.is_permissive() {
-            headers.lrh.slid = Lid::PERMISSIVE;
-        }
-        let mut packet = vec![0; MAX_PACKET];
-        let Ok(written) = headers.write(&mad.0, &mut packet) else {
-            return;
-        };
-        let len = written.len();
-        packet.truncate(len);
         if self.emit(bus, port, packet).is_err() {
             self.chip
                 .ledger
@@ -226,15 +120,9 @@ impl InfiniHost {
             match self.ports.special_qpn(Special::Smi, port) {
                 Some(qpn) => self.own_trap(bus, port, qpn, &mad),
                 None => {
-                    let info = self.ports.node.port(port).map(|state| state.info);
-                    let info = info.unwrap_or_default();
-                    let to = AddressVector {
-                        dlid: info.master_sm_lid,
-                        sl: info.master_sm_sl,
-                        path_bits: 0,
-                        grh: None,
-                    };
-                    self.send_mad(bus, port, Special::Smi, &mad, to, Qpn::SMI, 0);
+                    if let Some(trap) = trap_packet(&self.ports.node, port, &smp) {
+                        self.send_own(bus, port, trap.packet);
+                    }
                 }
             }
         }

@@ -94,10 +94,10 @@ impl InfiniHost {
                     self.datagram_for(bus, port, &incoming, qpn);
                 }
             }
-            Destination::Permissive => self.for_special(bus, port, &incoming, Special::Smi),
+            Destination::Permissive => self.for_special(bus, port, &incoming, Special::Smi, packet),
             Destination::Unicast { .. } => match dest_qp {
-                Qpn::SMI => self.for_special(bus, port, &incoming, Special::Smi),
-                Qpn::GSI => self.for_special(bus, port, &incoming, Special::Gsi),
+                Qpn::SMI => self.for_special(bus, port, &incoming, Special::Smi, packet),
+                Qpn::GSI => self.for_special(bus, port, &incoming, Special::Gsi, packet),
                 qpn => self.datagram_for(bus, port, &incoming, qpn.get()),
             },
         }
@@ -110,25 +110,24 @@ impl InfiniHost {
         port: u8,
         incoming: &Incoming<'_>,
         special: Special,
+        packet: &[u8],
     ) {
         let kind = match special {
             Special::Smi => ReceiverKind::Smi,
             Special::Gsi => ReceiverKind::Gsi,
         };
-        let own = self.ports.special_qpn(special, port);
-        let qp = own.and_then(|qpn| self.qps.get(qpn));
+        let Some(qpn) = self.ports.special_qpn(special, port) else {
+            return self.firmware_agent(bus, port, packet);
+        };
+        let qp = self.qps.get(qpn);
         let receiver = UdReceiver {
             kind,
             qpn: Qpn::new(special as u32),
             q_key: qp.map_or(QKey::GSI, |qp| QKey(qp.context.q_key())),
-            receives: own.is_none() || qp.is_some_and(Qp::receives),
+            receives: qp.is_some_and(Qp::receives),
         };
-        let Some(receipt) = self.receipt(bus, port, incoming, &receiver) else {
-            return;
-        };
-        match own {
-            Some(qpn) => self.fill(bus, port, qpn, kind, &receipt),
-            None => self.firmware_agent(bus, port, special, incoming, &receipt),
+        if let Some(receipt) = self.receipt(bus, port, incoming, &receiver) {
+            self.fill(bus, port, qpn, kind, &receipt);
         }
     }
 

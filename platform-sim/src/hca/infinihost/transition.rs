@@ -16,6 +16,8 @@ pub struct Transition {
     required: fn(&mut QpContext, &QpContext),
     /// Bits of the opt_param_mask that are honoured.
     optional: u32,
+    /// Bits of it whose fields are among those that are taken anyway.
+    implied: u32,
 }
 
 const ACCESS: u32 = opt::RRE | opt::RAE | opt::RWE;
@@ -34,6 +36,18 @@ const DRAINED: u32 = RUNNING
     | opt::ACK_TIMEOUT
     | opt::SCHED_QUEUE;
 
+/// What RST2INIT takes anyway.
+const CREATED: u32 = opt::PKEY_INDEX | opt::PORT | opt::Q_KEY | opt::PM_STATE | ACCESS;
+/// What INIT2RTR takes anyway.
+const RECEIVING: u32 = opt::PRIMARY_PATH
+    | opt::RRA_MAX
+    | opt::RNR_TIMER
+    | opt::ACK_TIMEOUT
+    | opt::RETRY_COUNT
+    | opt::RNR_RETRY;
+/// What RTR2RTS takes anyway.
+const SENDING: u32 = opt::ACK_TIMEOUT | opt::RETRY_COUNT | opt::RNR_RETRY | opt::SRA_MAX;
+
 impl Transition {
     /// The row of `opcode`; none for the commands that take no fields (2ERR, ERR2RST, RTS2SQD).
     pub fn of(opcode: Opcode) -> Option<Self> {
@@ -42,6 +56,12 @@ impl Transition {
             to,
             required,
             optional,
+            implied: match from {
+                QpState::RST => CREATED,
+                QpState::INIT if to == QpState::RTR => RECEIVING,
+                QpState::RTR => SENDING,
+                _ => 0,
+            },
         };
         let nothing: fn(&mut QpContext, &QpContext) = |_, _| {};
         Some(match opcode {
@@ -80,9 +100,9 @@ impl Transition {
         context.set_state(self.to);
     }
 
-    /// Bits of `mask` that are set and not honoured.
+    /// Bits of `mask` that are set, and whose fields are not taken.
     pub fn ignored(&self, mask: u32) -> u32 {
-        mask & !self.optional & 0x1_ffff
+        mask & !self.optional & !self.implied & 0x1_ffff
     }
 }
 
@@ -290,6 +310,23 @@ mod tests {
             .apply(&mut context, &rtr, 0);
         let path = context.primary_path();
         assert_eq!((path.port(), path.pkey_index(), path.dlid()), (2, 5, 11));
+    }
+
+    #[test]
+    fn a_bit_of_what_is_taken_anyway_is_not_ignored() {
+        let ignored = |opcode, mask| Transition::of(opcode).unwrap().ignored(mask);
+        assert_eq!(
+            ignored(Opcode::RST2INIT_QPEE, opt::PORT | opt::Q_KEY | opt::RRA_MAX),
+            opt::RRA_MAX
+        );
+        assert_eq!(
+            ignored(Opcode::RTR2RTS_QPEE, opt::ACK_TIMEOUT | opt::Q_KEY),
+            0
+        );
+        assert_eq!(
+            ignored(Opcode::RTS2RTS_QPEE, opt::ACK_TIMEOUT),
+            opt::ACK_TIMEOUT
+        );
     }
 
     proptest! {

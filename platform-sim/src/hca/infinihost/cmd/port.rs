@@ -86,9 +86,13 @@ impl InfiniHost {
             node.system_image_guid = Guid(input.system_image_guid());
         }
         let state = node.port_mut(port).ok_or(CmdStatus::BAD_PARAM)?;
-        state.info.capability = Capability::from_bits_retain(input.capability_mask());
         if input.reset_qkey_counter() {
             state.info.q_key_violations = 0;
+        }
+        let capability = Capability::from_bits_retain(input.capability_mask());
+        if core::mem::replace(&mut state.info.capability, capability) != capability {
+            node.local_changes(port, 0);
+            self.plan_traps(bus);
         }
         Ok(None)
     }

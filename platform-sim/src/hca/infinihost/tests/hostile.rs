@@ -240,7 +240,7 @@ fn take(rig: &mut Rig, step: &Step, good: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn nothing_that_a_driver_or_a_wire_can_do_panics_the_card_or_keeps_it_busy(

@@ -250,6 +250,26 @@ fn set_ib_changes_what_port_info_shows() {
 }
 
 #[test]
+fn a_changed_capability_mask_is_told_by_a_trap_of_the_firmwares() {
+    let mut rig = Rig::card(1);
+    rig.start(true);
+    rig.activate(1, LID);
+    rig.set_port(1, |info| info.master_sm_lid = Lid(3));
+    let mut input = SetIb::ZERO;
+    input.set_capability_mask(Capability::TRAP.bits());
+    assert_eq!(rig.give(Opcode::SET_IB, 0, 1, &input), CmdStatus::OK);
+    rig.settle();
+    let (_, bytes) = rig.bus.sent.pop().expect("a trap");
+    let packet = Packet::read_checked(&bytes).unwrap();
+    assert_eq!((packet.lrh.dlid, packet.lrh.vl), (Lid(3), Vl::MANAGEMENT));
+    let trap = Smp::from_bytes(packet.transport().unwrap().payload.try_into().unwrap());
+    assert_eq!(
+        (trap.header.method, &trap.data[4..6]),
+        (Method::TRAP, &144_u16.to_be_bytes()[..])
+    );
+}
+
+#[test]
 fn qp0_takes_and_sends_smps_by_directed_route_before_the_port_has_a_lid() {
     let mut rig = Rig::card(1);
     rig.start(true);
