@@ -1,1 +1,3 @@
 //! Tests that cross the project's crates.
+
+pub mod conformance;

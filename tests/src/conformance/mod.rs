@@ -1,0 +1,23 @@
+//! The conformance suite: what `docs/reference/verbs.md` ("verbs") says that a consumer may rely on, as functions over
+//! any HCA.
+//!
+//! A case is a function generic over a [`Rig`], which has two HCAs on one cable. Its name is the sentence that it
+//! proves; the numbers behind "verbs" and "T" in its comment are the section and the line of chapter 14. A case knows
+//! nothing of the device but [`Verbs`](core_ib::verbs::Verbs) and what the rig [declares](Declared): the choices that
+//! the reference leaves to devices, and which features there are. Where a feature is missing, the case proves that the
+//! answer is `Unsupported`.
+//!
+//! A case leaves its objects behind: each runs in a rig of its own. [`conformance!`](crate::conformance!) makes a test
+//! of each; all of them for the next driver is one line.
+
+mod declared;
+mod list;
+mod rig;
+
+pub mod hca_and_port;
+pub mod objects;
+pub mod qp_masks;
+pub mod tools;
+
+pub use declared::{Declared, Features, Hears, Refusal, TooLong};
+pub use rig::{Rig, Side};
