@@ -16,7 +16,9 @@ mod rig;
 
 pub mod hca_and_port;
 pub mod objects;
+pub mod posting;
 pub mod qp_masks;
+pub mod qp_states;
 pub mod tools;
 
 pub use declared::{Declared, Features, Hears, Refusal, TooLong};

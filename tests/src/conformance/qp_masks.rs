@@ -1,28 +1,38 @@
 //! Which attributes a transition of a QP takes, and which transitions there are: verbs 3.3, 3.4.
 
-use super::tools::steps::{Row, STATES, no_ways, rows};
+use super::tools::steps::{Row, STATES, no_way, rows};
 use super::tools::{
-    Station, is_invalid_attr, is_invalid_mask, is_invalid_state, is_unsupported, qp_init,
+    Station, activate, is_invalid_attr, is_invalid_mask, is_invalid_state, is_unsupported, qp_init,
 };
 use super::{Features, Rig, Side};
 use core_ib::verbs::{Device, QpAttr, QpAttrMask as M, QpHandle, QpState, QpType};
 
-/// The services that there are; that the others are refused is another case.
-fn services<R: Rig>(rig: &R) -> Vec<QpType> {
-    let mut services = vec![QpType::Ud, QpType::Smi, QpType::Gsi];
+/// Runs `f` for the services that there are; that the others are refused is another case. QP0 first: on some HCAs it takes
+/// the port down when it goes.
+fn services<R: Rig>(rig: &R, f: impl Fn(&Station<'_, R>, QpType)) {
+    let station = Station::new(rig, Side::A);
+    for service in [QpType::Smi, QpType::Gsi, QpType::Ud] {
+        f(&station, service);
+    }
+    activate(rig);
     for (service, feature) in [(QpType::Rc, Features::RC), (QpType::Uc, Features::UC)] {
         if rig.declared().has(feature) {
-            services.push(service);
+            f(&station, service);
         }
     }
-    services
 }
 
-/// Runs `f` with a QP of each service in `state`, and destroys it.
-fn each<R: Rig>(station: &Station<'_, R>, state: QpState, mut f: impl FnMut(QpType, QpHandle)) {
-    for service in services(station.rig) {
-        with(station, service, state, |qp| f(service, qp));
-    }
+/// Runs `f` with a QP of each service in each of `states`, and destroys it.
+fn each<R: Rig>(
+    rig: &R,
+    states: &[QpState],
+    f: impl Fn(&Station<'_, R>, QpType, QpState, QpHandle),
+) {
+    services(rig, |station, service| {
+        for &state in states {
+            with(station, service, state, |qp| f(station, service, state, qp));
+        }
+    });
 }
 
 /// Runs `f` with a QP of this service in `state`, and destroys it.
@@ -39,12 +49,12 @@ fn with<R: Rig>(
 }
 
 /// Runs `f` for each row of the services that there are, with a QP in the state that the row is from.
-fn each_row<R: Rig>(station: &Station<'_, R>, mut f: impl FnMut(Row, QpHandle)) {
-    for service in services(station.rig) {
+fn each_row<R: Rig>(rig: &R, f: impl Fn(&Station<'_, R>, Row, QpHandle)) {
+    services(rig, |station, service| {
         for row in rows(service) {
-            with(station, service, row.from, |qp| f(row, qp));
+            with(station, service, row.from, |qp| f(station, row, qp));
         }
-    }
+    });
 }
 
 /// The attributes in `mask` have been taken over, or rounded up where that is allowed.
@@ -75,8 +85,7 @@ fn are_set(mask: M, given: &QpAttr, found: &QpAttr, row: &Row) {
 
 /// verbs 3.1, T031.
 pub fn a_new_qp_is_in_reset<R: Rig>(rig: &R) {
-    let station = Station::new(rig, Side::A);
-    each(&station, QpState::Reset, |service, qp| {
+    each(rig, &[QpState::Reset], |station, service, _, qp| {
         assert_eq!(station.state(qp), QpState::Reset, "{service:?}");
     });
 }
@@ -98,8 +107,7 @@ pub fn a_service_that_there_is_not_is_unsupported<R: Rig>(rig: &R) {
 
 /// verbs 3.4, T032.
 pub fn every_transition_takes_exactly_what_it_requires<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each_row(&station, |row, qp| {
+    each_row(rig, |station, row, qp| {
         let given = QpAttr {
             cur_state: row.from,
             ..station.values()
@@ -114,8 +122,7 @@ pub fn every_transition_takes_exactly_what_it_requires<R: Rig>(rig: &R) {
 
 /// verbs 3.4, T033.
 pub fn every_transition_takes_all_that_is_optional_too<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each_row(&station, |row, qp| {
+    each_row(rig, |station, row, qp| {
         let mask = row.required | row.optional_without_migration();
         let given = QpAttr {
             cur_state: row.from,
@@ -131,8 +138,7 @@ pub fn every_transition_takes_all_that_is_optional_too<R: Rig>(rig: &R) {
 
 /// verbs 3.4: a transition that keeps the state needs no target.
 pub fn a_transition_that_stays_needs_no_target_state<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each_row(&station, |row, qp| {
+    each_row(rig, |station, row, qp| {
         if row.from != row.to {
             return;
         }
@@ -146,24 +152,20 @@ pub fn a_transition_that_stays_needs_no_target_state<R: Rig>(rig: &R) {
 
 /// verbs 3.3: what an empty mask does.
 pub fn an_empty_mask_is_nothing_in_reset_and_err_and_refused_in_rtr<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    for state in STATES {
-        each(&station, state, |service, qp| {
-            let done = station.hca().modify_qp(qp, &QpAttr::EMPTY, M::empty());
-            if state == QpState::Rtr {
-                is_invalid_state(done);
-            } else {
-                assert_eq!(done, Ok(()), "{service:?} in {state:?}");
-            }
-            assert_eq!(station.state(qp), state, "{service:?}");
-        });
-    }
+    each(rig, &STATES, |station, service, state, qp| {
+        let done = station.hca().modify_qp(qp, &QpAttr::EMPTY, M::empty());
+        if state == QpState::Rtr {
+            is_invalid_state(done);
+        } else {
+            assert_eq!(done, Ok(()), "{service:?} in {state:?}");
+        }
+        assert_eq!(station.state(qp), state, "{service:?}");
+    });
 }
 
 /// verbs 3.4, T034.
 pub fn what_a_transition_requires_may_not_be_left_out<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each_row(&station, |row, qp| {
+    each_row(rig, |station, row, qp| {
         let before = station.hca().query_qp(qp).unwrap();
         for bit in row.required.iter() {
             let mask = row.required.difference(bit);
@@ -177,8 +179,7 @@ pub fn what_a_transition_requires_may_not_be_left_out<R: Rig>(rig: &R) {
 
 /// verbs 3.4, T035.
 pub fn what_a_transition_does_not_list_may_not_be_given<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each_row(&station, |row, qp| {
+    each_row(rig, |station, row, qp| {
         let before = station.hca().query_qp(qp).unwrap();
         for bit in row.forbidden().iter() {
             let mask = row.required | bit;
@@ -200,79 +201,65 @@ pub fn what_a_transition_does_not_list_may_not_be_given<R: Rig>(rig: &R) {
 
 /// verbs 3.3: to RESET or ERR goes the target state alone.
 pub fn nothing_may_be_given_on_the_way_to_reset_or_err<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    for from in [QpState::Init, QpState::Rts, QpState::Error] {
-        each(&station, from, |_, qp| {
-            for to in [QpState::Reset, QpState::Error] {
-                let mask = M::PKEY_INDEX;
-                is_invalid_mask(station.modify(qp, to, mask, |_| ()));
-                assert_eq!(station.state(qp), from);
-            }
-        });
-    }
+    let states = [QpState::Init, QpState::Rts, QpState::Error];
+    each(rig, &states, |station, _, from, qp| {
+        for to in [QpState::Reset, QpState::Error] {
+            is_invalid_mask(station.modify(qp, to, M::PKEY_INDEX, |_| ()));
+            assert_eq!(station.state(qp), from);
+        }
+    });
 }
 
 /// verbs 3.4: CAP is in no row.
 pub fn the_queues_of_a_qp_cannot_be_resized<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each(&station, QpState::Rts, |_, qp| {
-        is_unsupported(station.modify(qp, QpState::Rts, M::CAP, |_| ()));
-        assert_eq!(station.state(qp), QpState::Rts);
+    each(rig, &[QpState::Rts], |station, _, state, qp| {
+        is_unsupported(station.modify(qp, state, M::CAP, |_| ()));
+        assert_eq!(station.state(qp), state);
     });
 }
 
 /// verbs 3.3, T036.
 pub fn a_transition_that_does_not_exist_is_refused<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    for (from, to) in no_ways() {
-        each(&station, from, |service, qp| {
-            let before = station.hca().query_qp(qp).unwrap();
+    each(rig, &STATES, |station, service, from, qp| {
+        let before = station.hca().query_qp(qp).unwrap();
+        for &to in no_way(from) {
             is_invalid_state(station.modify(qp, to, M::empty(), |_| ()));
             let after = station.hca().query_qp(qp).unwrap();
             assert_eq!(after, before, "{service:?}, {from:?} to {to:?}");
-        });
-    }
+        }
+    });
 }
 
 /// verbs 3.3, T037.
 pub fn every_state_leads_to_reset<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    for from in STATES {
-        each(&station, from, |service, qp| {
-            let done = station.modify(qp, QpState::Reset, M::empty(), |_| ());
-            assert_eq!(done, Ok(()), "{service:?} from {from:?}");
-            assert_eq!(station.state(qp), QpState::Reset, "{service:?}");
-        });
-    }
+    each(rig, &STATES, |station, service, from, qp| {
+        let done = station.modify(qp, QpState::Reset, M::empty(), |_| ());
+        assert_eq!(done, Ok(()), "{service:?} from {from:?}");
+        assert_eq!(station.state(qp), QpState::Reset, "{service:?}");
+    });
 }
 
 /// verbs 3.3, T038.
 pub fn every_state_but_reset_leads_to_err<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    for from in STATES.into_iter().filter(|from| *from != QpState::Reset) {
-        each(&station, from, |service, qp| {
-            let done = station.modify(qp, QpState::Error, M::empty(), |_| ());
-            assert_eq!(done, Ok(()), "{service:?} from {from:?}");
-            assert_eq!(station.state(qp), QpState::Error, "{service:?}");
-        });
-    }
+    each(rig, &STATES[1..], |station, service, from, qp| {
+        let done = station.modify(qp, QpState::Error, M::empty(), |_| ());
+        assert_eq!(done, Ok(()), "{service:?} from {from:?}");
+        assert_eq!(station.state(qp), QpState::Error, "{service:?}");
+    });
 }
 
 /// verbs 3.3, T047.
 pub fn only_four_states_may_be_assumed<R: Rig>(rig: &R) {
-    let [station, _b] = Station::pair(rig);
-    each(&station, QpState::Rts, |service, qp| {
+    each(rig, &[QpState::Rts], |station, service, state, qp| {
+        let assume = |cur_state| {
+            let change = |attr: &mut QpAttr| attr.cur_state = cur_state;
+            station.modify(qp, state, M::CUR_STATE, change)
+        };
         for cur_state in [QpState::Reset, QpState::Init, QpState::Error] {
-            let mask = M::CUR_STATE;
-            is_invalid_attr(
-                station.modify(qp, QpState::Rts, mask, |attr| attr.cur_state = cur_state),
-            );
-            assert_eq!(station.state(qp), QpState::Rts, "{service:?}");
+            is_invalid_attr(assume(cur_state));
+            assert_eq!(station.state(qp), state, "{service:?}");
         }
-        let done = station.modify(qp, QpState::Rts, M::CUR_STATE, |attr| {
-            attr.cur_state = QpState::Rts
-        });
-        assert_eq!(done, Ok(()), "{service:?}");
+        assert_eq!(assume(QpState::Rts), Ok(()), "{service:?}");
     });
 }
 

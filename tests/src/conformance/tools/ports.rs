@@ -1,9 +1,12 @@
 //! A hand on the subnet: what a subnet manager would write, by way of the HCA's own agents.
 
 use super::super::{Rig, Side};
-use super::{PATIENCE, wait_for};
+use super::steps::way;
+use super::{PATIENCE, qp_init, wait_for};
 use core_ib::platform::Platform;
-use core_ib::verbs::{Device, MadFlags, MadOutcome, VerbsError};
+use core_ib::verbs::{
+    CqInit, Device, MadFlags, MadOutcome, Owner, QpAttr, QpAttrMask, QpState, QpType, VerbsError,
+};
 use core_ib::wire::mad::{
     Attribute, Mad, MadStatus, Method, PKeyTable, PortInfo, PortPhysState, PortState, Smp,
 };
@@ -74,8 +77,40 @@ pub fn change_port<D: Device>(hca: &D, change: impl FnOnce(&mut PortInfo)) {
     set(hca, PortInfo::modifier(1), &info);
 }
 
-/// Waits until port 1 of both sides has a link.
+/// What any host does first: QP0 of port 1, with which some HCAs start the port. Does nothing the second time.
+fn open_qp0<R: Rig>(rig: &R, side: Side) {
+    let hca = rig.hca(side);
+    let pd = hca.alloc_pd().unwrap();
+    let init = CqInit {
+        cqe: 16,
+        vector: 0,
+        owner: Owner::Kernel,
+    };
+    let cq = hca.create_cq(&init).unwrap().handle;
+    match hca.create_qp(pd, &qp_init(QpType::Smi, cq)) {
+        Ok(qp) => {
+            for (state, mask) in way(QpType::Smi, QpState::Rts) {
+                let attr = QpAttr {
+                    state,
+                    ..QpAttr::EMPTY
+                };
+                hca.modify_qp(qp.handle, &attr, mask | QpAttrMask::STATE)
+                    .unwrap();
+            }
+        }
+        Err(VerbsError::Busy { .. }) => {
+            hca.destroy_cq(cq).unwrap();
+            hca.dealloc_pd(pd).unwrap();
+        }
+        Err(error) => panic!("QP0 of {side:?}: {error}"),
+    }
+}
+
+/// Brings up QP0 of port 1 of both sides, and waits until they have a link.
 pub fn train<R: Rig>(rig: &R) {
+    for side in Side::BOTH {
+        open_qp0(rig, side);
+    }
     for side in Side::BOTH {
         let trained = wait_for(rig.machine(side), PATIENCE, || {
             rig.hca(side).query_port(1).unwrap().state >= 2

@@ -150,6 +150,17 @@ impl<'r, R: Rig> Station<'r, R> {
             let done = self.modify(qp, to, mask, |attr| *attr = self.values());
             assert_eq!(done, Ok(()), "{service:?} to {to:?}");
         }
+        if state == QpState::Sqd {
+            self.drain(qp);
+        }
+    }
+
+    /// Waits until a QP in SQD has drained.
+    pub fn drain(&self, qp: QpHandle) {
+        let drained = wait_for(self.machine(), PATIENCE, || {
+            !self.hca().query_qp(qp).unwrap().sq_draining
+        });
+        assert!(drained, "the send queue does not drain");
     }
 
     /// A legal value for each attribute. The connection, if it is one, leads to the other side, where nobody is.

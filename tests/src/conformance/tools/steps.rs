@@ -112,21 +112,14 @@ pub fn way(service: QpType, to: QpState) -> Vec<(QpState, M)> {
     steps.iter().map(step).collect()
 }
 
-/// The "–" of verbs 3.3, but for RESET to ERR, which is left open, and for SQE.
-pub fn no_ways() -> Vec<(QpState, QpState)> {
-    let to = |from: QpState| -> &'static [QpState] {
-        match from {
-            Reset => &[Rtr, Rts, Sqd, Sqe],
-            Init => &[Rts, Sqd, Sqe],
-            Rtr => &[Init, Rtr, Sqd, Sqe],
-            Rts => &[Init, Rtr, Sqe],
-            Sqd => &[Init, Rtr, Sqe],
-            Error => &[Init, Rtr, Rts, Sqd, Sqe],
-            Sqe => &[],
-        }
-    };
-    let pairs = STATES.iter().map(|&from| (from, to(from)));
-    pairs
-        .flat_map(|(from, to)| to.iter().map(move |&to| (from, to)))
-        .collect()
+/// The "–" of verbs 3.3 in the row of `from`, but for RESET to ERR, which is left open.
+pub fn no_way(from: QpState) -> &'static [QpState] {
+    match from {
+        Reset => &[Rtr, Rts, Sqd, Sqe],
+        Init => &[Rts, Sqd, Sqe],
+        Rtr => &[Init, Rtr, Sqd, Sqe],
+        Rts | Sqd => &[Init, Rtr, Sqe],
+        Sqe => &[Init, Rtr, Sqd, Sqe],
+        Error => &[Init, Rtr, Rts, Sqd, Sqe],
+    }
 }
