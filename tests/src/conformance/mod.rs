@@ -14,6 +14,7 @@ mod declared;
 mod list;
 mod rig;
 
+pub mod cq;
 pub mod hca_and_port;
 pub mod objects;
 pub mod posting;
