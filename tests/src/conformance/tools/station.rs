@@ -30,6 +30,7 @@ pub fn send_wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr<'_> {
 
 /// A QP of moderate size, all of whose completions go to `cq`.
 pub fn qp_init(qp_type: QpType, cq: CqHandle) -> QpInit {
+    let special = matches!(qp_type, QpType::Smi | QpType::Gsi);
     QpInit {
         qp_type,
         port: 1,
@@ -41,7 +42,7 @@ pub fn qp_init(qp_type: QpType, cq: CqHandle) -> QpInit {
             max_recv_wr: 8,
             max_send_sge: 4,
             max_recv_sge: 4,
-            max_inline: 64,
+            max_inline: if special { 0 } else { 64 },
         },
         signaling: Signaling::PerRequest,
         owner: Owner::Kernel,

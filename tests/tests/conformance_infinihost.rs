@@ -1,0 +1,168 @@
+//! The conformance suite over the InfiniHost driver on the MT23108 model: two machines of one world, on a cable.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use core_ib::platform::{Platform as _, Wake};
+use core_ib::{Guid, Instant};
+use mthca_hw::{Hca, Profile};
+use openib_tests::conformance;
+use openib_tests::conformance::{Declared, Features, Hears, Refusal, Rig, Side, TooLong};
+use platform_sim::hca::infinihost::{Config, InfiniHost};
+use platform_sim::machine::{
+    Cable, Delivery, LinkControl, LinkParameters, SendQueueFull, SimPlatform, Wire, WireEnd, World,
+};
+use std::sync::Arc;
+
+/// What the driver and the model are.
+const DECLARED: Declared = Declared {
+    features: Features::RC
+        .union(Features::UC)
+        .union(Features::SRQ)
+        .union(Features::CQ_RESIZE)
+        .union(Features::ATOMICS)
+        .union(Features::PATH_MIGRATION)
+        .union(Features::REREGISTER)
+        .union(Features::NODE_DESCRIPTION)
+        .union(Features::PORT_CAPABILITIES)
+        .union(Features::GSI_IMMEDIATE)
+        .union(Features::SM_CHANGE)
+        .union(Features::GID_CHANGE),
+    ah_of_another_pd: Refusal::AtPost,
+    datagram_too_long: TooLong::InCompletion,
+    receive_too_short: Hears::Error,
+    send_error_is_fatal: false,
+};
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Counter(AtomicU64);
+
+impl Wake for Counter {
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A cable that can be pulled out and plugged in again.
+struct Plug {
+    cable: Cable,
+    plugged: Arc<AtomicBool>,
+    was: bool,
+    /// What both ends want of their links.
+    wants: [LinkControl; 2],
+    now: Instant,
+}
+
+impl Plug {
+    fn new(plugged: Arc<AtomicBool>) -> Self {
+        Self {
+            cable: Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(20)),
+            plugged,
+            was: true,
+            wants: [LinkControl::Disabled; 2],
+            now: Instant(0),
+        }
+    }
+}
+
+impl Wire for Plug {
+    fn send(&mut self, end: WireEnd, packet: &[u8], now: Instant) -> Result<(), SendQueueFull> {
+        self.cable.send(end, packet, now)
+    }
+
+    fn set_link(&mut self, end: WireEnd, control: LinkControl, now: Instant) {
+        self.wants[(end.0 & 1) as usize] = control;
+        if self.was {
+            self.cable.set_link(end, control, now);
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        if self.plugged.load(Ordering::Relaxed) != self.was {
+            return Some(self.now);
+        }
+        self.cable.next_event()
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Delivery> {
+        self.now = now;
+        let plugged = self.plugged.load(Ordering::Relaxed);
+        if plugged != self.was {
+            self.was = plugged;
+            for (end, want) in (0..).zip(self.wants) {
+                let control = if plugged { want } else { LinkControl::Disabled };
+                self.cable.set_link(WireEnd(end), control, now);
+            }
+        }
+        self.cable.poll(now)
+    }
+}
+
+/// See [`Rig`].
+struct InfiniHosts<'m> {
+    hcas: [Hca<'m, SimPlatform>; 2],
+    machines: [&'m SimPlatform; 2],
+    wakes: [&'m Counter; 2],
+    plugged: Arc<AtomicBool>,
+}
+
+impl<'m> Rig for InfiniHosts<'m> {
+    type Machine = SimPlatform;
+    type Hca = Hca<'m, SimPlatform>;
+
+    fn hca(&self, side: Side) -> &Self::Hca {
+        &self.hcas[side.index()]
+    }
+
+    fn machine(&self, side: Side) -> &SimPlatform {
+        self.machines[side.index()]
+    }
+
+    fn declared(&self) -> &Declared {
+        &DECLARED
+    }
+
+    fn together<'a>(&'a self, one: &'a (dyn Fn() + Sync), other: &'a (dyn Fn() + Sync)) {
+        self.machine(Side::A).scope(|scope| {
+            scope.spawn("one", move |_| one());
+            scope.spawn("other", move |_| other());
+        });
+    }
+
+    fn wakes(&self, side: Side) -> u64 {
+        self.wakes[side.index()].0.load(Ordering::Relaxed)
+    }
+
+    fn plug(&self, plugged: bool) {
+        self.plugged.store(plugged, Ordering::Relaxed);
+        self.machine(Side::A).sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `case` in a rig of its own.
+fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    let plugged = Arc::new(AtomicBool::new(true));
+    let mut world = World::new(1, Plug::new(plugged.clone()));
+    let [a, b] = [(0, "host-a"), (1, "host-b")].map(|(end, name)| {
+        let card = Config::new(Guid(0x0002_c900_0000_0100 + (u64::from(end) << 8)));
+        world.add_host(name, Box::new(InfiniHost::new(card)), &[WireEnd(end)])
+    });
+    let peer = world.platform(b);
+    let task = world.spawn(a, "case", move |machine| {
+        let machines = [machine, &peer];
+        let counters = [Counter::default(), Counter::default()];
+        let open = |at: usize| Hca::open(machines[at], &counters[at], &Profile::SMALL).unwrap();
+        let rig = InfiniHosts {
+            hcas: [open(0), open(1)],
+            machines,
+            wakes: [&counters[0], &counters[1]],
+            plugged,
+        };
+        case(&rig);
+    });
+    if let Err(stuck) = world.finish(task) {
+        panic!("{stuck}");
+    }
+}
+
+conformance!(infinihost, rig);
