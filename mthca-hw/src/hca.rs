@@ -174,9 +174,20 @@ impl<P: Platform> Inner<'_, P> {
         caps
     }
 
+    /// Requests of one work queue of a QP: both queues of one QP can have so many, if no other queue is there.
+    pub(crate) fn max_qp_wr(&self) -> u32 {
+        let half = self.profile.work_requests / 2;
+        self.limits.max_wr.min(half.saturating_sub(1))
+    }
+
+    /// Requests of one SRQ.
+    pub(crate) fn max_srq_wr(&self) -> u32 {
+        let half = self.profile.work_requests / 2;
+        self.limits.max_srq_wr.min(half.saturating_sub(1))
+    }
+
     fn query_device(&self) -> DeviceAttr {
         let (limits, profile) = (&self.limits, &self.profile);
-        let max_wr = limits.max_wr.min(profile.work_requests.saturating_sub(1));
         let inline = limits.max_wqe.saturating_sub(16 + 48 + 4);
         DeviceAttr {
             node_guid: self.node.guid,
@@ -188,15 +199,13 @@ impl<P: Platform> Inner<'_, P> {
             port_count: limits.ports,
             caps: self.caps(),
             max_qp: profile.qps,
-            max_qp_wr: max_wr,
+            max_qp_wr: self.max_qp_wr(),
             max_sge: limits.max_sge,
             max_inline: inline,
             max_cq: profile.cqs,
             max_cqe: limits.max_cqe,
             max_srq: self.plan.srq.count,
-            max_srq_wr: limits
-                .max_srq_wr
-                .min(profile.work_requests.saturating_sub(1)),
+            max_srq_wr: self.max_srq_wr(),
             max_srq_sge: self.max_srq_sge(),
             max_mr: profile.mrs,
             max_mr_size: u64::MAX,

@@ -191,8 +191,9 @@ impl<'p, P: Platform> Inner<'p, P> {
                 allowed: allowed.into(),
             })
         };
-        if init.max_wr == 0 || init.max_wr > self.limits.max_srq_wr {
-            return invalid("max_wr of the SRQ", init.max_wr, self.limits.max_srq_wr);
+        let most = self.max_srq_wr();
+        if init.max_wr == 0 || init.max_wr > most {
+            return invalid("max_wr of the SRQ", init.max_wr, most);
         }
         if init.max_sge > self.max_srq_sge() {
             return invalid("max_sge of the SRQ", init.max_sge, self.max_srq_sge());

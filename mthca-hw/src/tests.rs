@@ -9,7 +9,9 @@ use crate::health::End;
 use crate::{Hca, Interrupts, OpenCause, OpenError, Profile};
 use core::time::Duration;
 use core_ib::platform::{Caching, NoWake, Platform};
-use core_ib::verbs::{AsyncEvent, Device, PortEvent, VerbsError};
+use core_ib::verbs::{
+    AsyncEvent, CqInit, Device, Owner, PortEvent, QpCaps, QpInit, QpType, Signaling, VerbsError,
+};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
 use hca_abi::infinihost::regs;
@@ -324,6 +326,67 @@ fn an_entry_in_the_error_buffer_is_found_by_who_polls() {
     hca.poll_events();
     assert_eq!(hca.check(), Err(VerbsError::DeviceFailed));
     assert_eq!(hca.next_async_event(), Some(AsyncEvent::DeviceFatal));
+}
+
+/// verbs 2.1: one more is a bad value, not a want of resources.
+#[test]
+fn a_qp_can_have_two_queues_of_the_length_that_is_reported_and_no_longer_ones() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let pd = hca.alloc_pd().unwrap();
+    let init = CqInit {
+        cqe: 3,
+        vector: 0,
+        owner: Owner::Kernel,
+    };
+    let cq = hca.create_cq(&init).unwrap().handle;
+    let most = hca.query_device().max_qp_wr;
+    let with = |max_send_wr, max_recv_wr| QpInit {
+        qp_type: QpType::Ud,
+        port: 1,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        caps: QpCaps {
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        },
+        signaling: Signaling::All,
+        owner: Owner::Kernel,
+    };
+    for (send, recv) in [(most + 1, 1), (1, most + 1)] {
+        let refused = hca.create_qp(pd, &with(send, recv));
+        assert!(
+            matches!(refused, Err(VerbsError::InvalidAttr { .. })),
+            "{refused:?}"
+        );
+    }
+    let qp = hca.create_qp(pd, &with(most, most)).unwrap();
+    assert_eq!((qp.caps.max_send_wr, qp.caps.max_recv_wr), (most, most));
+    drop(hca);
+}
+
+/// verbs 10.1.
+#[test]
+fn a_cq_that_fired_before_it_was_destroyed_has_nothing_to_say_afterwards() {
+    let machine = Machine::new();
+    let hca = open(&machine);
+    let init = CqInit {
+        cqe: 3,
+        vector: 0,
+        owner: Owner::Kernel,
+    };
+    let cq = hca.create_cq(&init).unwrap().handle;
+    let places = &hca.core_for_tests().cq_places;
+    places[cq.index() as usize].fire();
+    assert!(hca.take_cq_event(cq));
+    places[cq.index() as usize].fire();
+    hca.destroy_cq(cq).unwrap();
+    assert!(!hca.take_cq_event(cq));
+    hca.close().unwrap();
 }
 
 // Events.

@@ -241,6 +241,9 @@ impl<'p, P: Platform> Inner<'p, P> {
             // Without the ring's region the HCA cannot write, whatever it made of this.
             self.take_back(&Hw2SwCq { cqn: number });
             place.number.store(NONE, Ordering::Release);
+            // Nobody takes a firing of what is gone: verbs 10.1.
+            let next = u64::from(cq.generation().wrapping_add(1)) << 32;
+            place.ready.store(next, Ordering::Release);
             let entries = place.queue.with(CqQueue::end);
             self.end_cq_ring(control.ring.take(), entries);
             place.error.store(0, Ordering::Relaxed);

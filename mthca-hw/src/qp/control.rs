@@ -174,7 +174,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             Ok(())
         };
-        let (max_wr, max_sge) = (limits.max_wr, limits.max_sge);
+        let (max_wr, max_sge) = (self.max_qp_wr(), limits.max_sge);
         check("max_send_wr", caps.max_send_wr, max_wr)?;
         check("max_send_sge", caps.max_send_sge, max_sge)?;
         let (recv_wr, recv_sge) = if shared {
