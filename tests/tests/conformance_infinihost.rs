@@ -9,7 +9,8 @@ use openib_tests::conformance;
 use openib_tests::conformance::{Declared, Features, Hears, Refusal, Rig, Side, TooLong};
 use platform_sim::hca::infinihost::{Config, InfiniHost};
 use platform_sim::machine::{
-    Cable, Delivery, LinkControl, LinkParameters, SendQueueFull, SimPlatform, Wire, WireEnd, World,
+    self, Cable, Delivery, LinkControl, LinkParameters, OnReport, SendQueueFull, SimPlatform, Wire,
+    WireEnd, World,
 };
 use std::sync::Arc;
 
@@ -46,21 +47,25 @@ impl Wake for Counter {
 /// A cable that can be pulled out and plugged in again.
 struct Plug {
     cable: Cable,
-    plugged: Arc<AtomicBool>,
-    was: bool,
+    plugged: bool,
     /// What both ends want of their links.
     wants: [LinkControl; 2],
-    now: Instant,
 }
 
 impl Plug {
-    fn new(plugged: Arc<AtomicBool>) -> Self {
+    fn new() -> Self {
         Self {
             cable: Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(20)),
-            plugged,
-            was: true,
+            plugged: true,
             wants: [LinkControl::Disabled; 2],
-            now: Instant(0),
+        }
+    }
+
+    fn plug(&mut self, plugged: bool, now: Instant) {
+        self.plugged = plugged;
+        for (end, want) in (0..).zip(self.wants) {
+            let control = if plugged { want } else { LinkControl::Disabled };
+            self.cable.set_link(WireEnd(end), control, now);
         }
     }
 }
@@ -72,30 +77,28 @@ impl Wire for Plug {
 
     fn set_link(&mut self, end: WireEnd, control: LinkControl, now: Instant) {
         self.wants[(end.0 & 1) as usize] = control;
-        if self.was {
+        if self.plugged {
             self.cable.set_link(end, control, now);
         }
     }
 
     fn next_event(&self) -> Option<Instant> {
-        if self.plugged.load(Ordering::Relaxed) != self.was {
-            return Some(self.now);
-        }
         self.cable.next_event()
     }
 
     fn poll(&mut self, now: Instant) -> Option<Delivery> {
-        self.now = now;
-        let plugged = self.plugged.load(Ordering::Relaxed);
-        if plugged != self.was {
-            self.was = plugged;
-            for (end, want) in (0..).zip(self.wants) {
-                let control = if plugged { want } else { LinkControl::Disabled };
-                self.cable.set_link(WireEnd(end), control, now);
-            }
-        }
         self.cable.poll(now)
     }
+}
+
+/// What a case asks of the world that it runs in.
+#[derive(Default)]
+struct Wishes {
+    /// The cable is to be out.
+    unplugged: AtomicBool,
+    /// The model may report offences: they are on purpose.
+    offends: AtomicBool,
+    over: AtomicBool,
 }
 
 /// See [`Rig`].
@@ -103,7 +106,7 @@ struct InfiniHosts<'m> {
     hcas: [Hca<'m, SimPlatform>; 2],
     machines: [&'m SimPlatform; 2],
     wakes: [&'m Counter; 2],
-    plugged: Arc<AtomicBool>,
+    wishes: &'m Wishes,
 }
 
 impl<'m> Rig for InfiniHosts<'m> {
@@ -129,25 +132,38 @@ impl<'m> Rig for InfiniHosts<'m> {
         });
     }
 
+    fn offends(&self) {
+        self.wishes.offends.store(true, Ordering::Relaxed);
+    }
+
     fn wakes(&self, side: Side) -> u64 {
         self.wakes[side.index()].0.load(Ordering::Relaxed)
     }
 
     fn plug(&self, plugged: bool) {
-        self.plugged.store(plugged, Ordering::Relaxed);
+        self.wishes.unplugged.store(!plugged, Ordering::Relaxed);
         self.machine(Side::A).sleep(Duration::from_millis(1));
     }
 }
 
+/// Longer than any case takes, in the world's time.
+const LIMIT: Duration = Duration::from_secs(3600);
+
 /// Runs `case` in a rig of its own.
 fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
-    let plugged = Arc::new(AtomicBool::new(true));
-    let mut world = World::new(1, Plug::new(plugged.clone()));
+    let config = machine::Config {
+        seed: 1,
+        on_report: OnReport::Collect,
+        ..machine::Config::default()
+    };
+    let mut world = World::with(config, Plug::new());
     let [a, b] = [(0, "host-a"), (1, "host-b")].map(|(end, name)| {
         let card = Config::new(Guid(0x0002_c900_0000_0100 + (u64::from(end) << 8)));
         world.add_host(name, Box::new(InfiniHost::new(card)), &[WireEnd(end)])
     });
     let peer = world.platform(b);
+    let wishes = Arc::new(Wishes::default());
+    let asked = wishes.clone();
     let task = world.spawn(a, "case", move |machine| {
         let machines = [machine, &peer];
         let counters = [Counter::default(), Counter::default()];
@@ -156,13 +172,28 @@ fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
             hcas: [open(0), open(1)],
             machines,
             wakes: [&counters[0], &counters[1]],
-            plugged,
+            wishes: &asked,
         };
         case(&rig);
+        drop(rig);
+        asked.over.store(true, Ordering::Relaxed);
     });
+    let mut unplugged = false;
+    let goes_on = || !wishes.over.load(Ordering::Relaxed);
+    while goes_on() && world.now() < Instant(0).after(LIMIT) {
+        let moved = || wishes.unplugged.load(Ordering::Relaxed) != unplugged;
+        world.run_while(LIMIT, || goes_on() && !moved());
+        if moved() {
+            unplugged = !unplugged;
+            world.with_wire(|plug: &mut Plug, now| plug.plug(!unplugged, now));
+        }
+    }
     if let Err(stuck) = world.finish(task) {
         panic!("{stuck}");
     }
+    let reports = world.take_reports();
+    let offends = wishes.offends.load(Ordering::Relaxed);
+    assert!(offends || reports.is_empty(), "{reports:#?}");
 }
 
 conformance!(infinihost, rig);

@@ -323,6 +323,7 @@ pub fn a_cq_that_is_resized_while_armed_fires_for_what_comes<R: Rig>(rig: &R) {
 
 /// verbs 5.5, 10.2, T101.
 pub fn a_cq_that_overruns_says_so_and_keeps_what_it_has<R: Rig>(rig: &R) {
+    rig.offends();
     let [a, b] = Station::pair(rig);
     let created = a.hca().create_cq(&core_ib::verbs::CqInit {
         cqe: 4,

@@ -445,7 +445,7 @@ pub fn every_kind_of_bad_receive_buffer_completes_with_loc_prot<R: Rig>(rig: &R)
         b.receive(qp.handle, 1, &[sge]);
         b.receive(qp.handle, 2, &[b.buffer.sge(0, 256)]);
         b.stays_quiet();
-        a.send(sender.handle, 3, op, &[a.buffer.sge(0, 128)]);
+        a.send(sender.handle, 3, op, &[a.buffer.sge(0, 216)]);
         a.success(3);
         let ends: Vec<_> = b
             .completions(2)

@@ -52,6 +52,8 @@ pub trait Rig: Sync {
     fn together<'a>(&'a self, one: &'a (dyn Fn() + Sync), other: &'a (dyn Fn() + Sync));
     /// How often the driver has woken its owner so far ([`Wake`](core_ib::platform::Wake)).
     fn wakes(&self, side: Side) -> u64;
+    /// What follows breaks a rule for consumers on purpose: a machine that reports such things shall not.
+    fn offends(&self);
     /// Pulls the cable, or plugs it in again. Blocks.
     fn plug(&self, plugged: bool);
 }
