@@ -52,10 +52,12 @@ impl InfiniHost {
         let key = Key { key: ud.lkey(), pd };
         let read = self.chip.read(bus, key, ud.av_address(), av.as_mut_bytes());
         if let Err(error) = read {
-            bus.report(format_args!(
-                "address vector at {:#x}: {error}",
-                ud.av_address()
-            ));
+            if bus.tracing() {
+                bus.trace(format_args!(
+                    "address vector at {:#x}: {error}",
+                    ud.av_address()
+                ));
+            }
             return Err(Syndrome::LOCAL_PROTECTION);
         }
         if av.pd() != pd {
@@ -120,7 +122,9 @@ impl InfiniHost {
                 return Ok(self.datagram_sent(qpn, opcode));
             }
             Err(error) => {
-                bus.report(format_args!("QP {qpn:#x}: {error}"));
+                if bus.tracing() {
+                    bus.trace(format_args!("QP {qpn:#x}: {error}"));
+                }
                 return Err(MALFORMED);
             }
         };
@@ -181,7 +185,9 @@ impl InfiniHost {
                 return Ok(Sent::Done(opcode));
             }
             Err(error) => {
-                bus.report(format_args!("QP {qpn:#x}: {error}"));
+                if bus.tracing() {
+                    bus.trace(format_args!("QP {qpn:#x}: {error}"));
+                }
                 return Err(MALFORMED);
             }
         }

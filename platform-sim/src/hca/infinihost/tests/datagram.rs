@@ -73,6 +73,88 @@ fn a_datagram_to_the_own_lid_comes_back_without_the_wire() {
     assert!(rig.hca.ledger().is_empty(), "{}", rig.hca.ledger());
 }
 
+/// infinihost 4.5.1, 4.5.2, byte by byte.
+#[test]
+fn completions_lie_in_memory_as_published() {
+    let (mut rig, cq) = rig();
+    let mut qp = rig.ud_qp(0x12_3018, 1, &cq);
+    rig.post_receive(&mut qp, &[(BUFFER, 200)]);
+    rig.post_send(&mut qp, SEND, &[to(0x12_3018, 4)], next::ALWAYS_ONE);
+    let bad = datagram(AV, 1, 0, DataSegment::new(4, 0xbad, 0));
+    rig.post_send(&mut qp, SEND, &[bad], next::ALWAYS_ONE);
+    let at = (qp.at as u32).to_be_bytes();
+    let [_, high, mid, low] = (qp.at as u32 + 0x800).to_be_bytes();
+    let sent = [
+        [0, 0x12, 0x30, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            at[0],
+            high,
+            mid,
+            low | 5,
+            0x0a,
+            0x80,
+            0,
+            0,
+        ],
+    ];
+    let received = [
+        [
+            0, 0x12, 0x30, 0x18, 0, 0, 0, 0, 0, 0x12, 0x30, 0x18, 0, 0, 0, LID as u8,
+        ],
+        [
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            44,
+            at[0],
+            at[1],
+            at[2],
+            at[3] | 2,
+            0x64,
+            0,
+            0,
+            0,
+        ],
+    ];
+    let failed = [
+        [0, 0x12, 0x30, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [
+            4,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            at[0],
+            high,
+            mid + 1,
+            low | 5,
+            0xff,
+            0,
+            0,
+            0,
+        ],
+    ];
+    for (place, expected) in [sent, received, failed].into_iter().enumerate() {
+        let found: [[u8; 16]; 2] = rig.load(cq.at + 32 * place as u64);
+        assert_eq!(found, expected, "entry {place}");
+    }
+}
+
 #[test]
 fn immediate_data_and_a_grh_arrive() {
     let (mut rig, mut cq) = rig();

@@ -1,12 +1,14 @@
 //! Events, and the interrupts that they raise. infinihost 3.2, 4.1, 7.
 
 use super::*;
+use crate::hca::infinihost::Config;
 use crate::machine::PciFunction;
+use core_ib::Guid;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::doorbell::EqCommand;
 use hca_abi::infinihost::eq::{EqContext, EqState, QueueStatus};
 use hca_abi::infinihost::eqe::EventType;
-use hca_abi::infinihost::regs;
+use hca_abi::infinihost::regs::{self, CatasKind};
 
 fn nop(rig: &mut Rig, token: u16) {
     rig.post(Opcode::NOP, 0, 0x1f, 0, Some(token));
@@ -40,6 +42,24 @@ fn a_nop_by_event_comes_with_its_token_and_a_message() {
     nop(&mut rig, 0x1236);
     assert_eq!(rig.messages(), [2]);
     assert!(rig.hca.ledger().is_empty(), "{}", rig.hca.ledger());
+}
+
+/// infinihost 4.3, byte by byte.
+#[test]
+fn a_command_event_lies_in_memory_as_published() {
+    let mut rig = Rig::card(1);
+    rig.start(true);
+    rig.store(
+        IN,
+        &[
+            0xff_u8, 0x12, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ],
+    );
+    rig.post(Opcode::MGID_HASH, 0, 0, IN, Some(0x1234));
+    let mut expected = [0; 32];
+    (expected[1], expected[6], expected[7]) = (0x0a, 0x12, 0x34);
+    expected[23] = 0x09; // 0xff12 ^ 0x401b = 0xbf09, of 64 buckets
+    assert_eq!(rig.load::<[u8; 32]>(EQ_COMMAND.1), expected);
 }
 
 #[test]
@@ -193,4 +213,78 @@ fn an_index_that_is_set_beyond_what_was_produced_is_reported() {
     rig.start(true);
     rig.ring_eq(EqCommand::SET_INDEX, EQ_ASYNC.0, 3);
     assert_eq!(rig.bus.reports.len(), 1);
+}
+
+/// infinihost 3.2: Linux does so when no interrupt comes after its NOP.
+#[test]
+fn after_messages_that_do_not_come_the_same_eqs_are_set_up_with_the_pin() {
+    let mut rig = Rig::card(1);
+    rig.start(true);
+    rig.config_write(0x40, &[0, 0, 0, 0]);
+    nop(&mut rig, 1);
+    assert!(rig.messages().is_empty() && !rig.bus.pin);
+    assert_eq!(rig.hca.ledger().get("message 2 lost: not in use"), 1);
+    for (eqn, mask) in [(EQ_ASYNC.0, 0x1f_43fe), (EQ_COMMAND.0, 0x400)] {
+        let unmap = 1 << 31 | u32::from(eqn);
+        assert_eq!(
+            rig.command(Opcode::MAP_EQ, 0, unmap, mask).status,
+            CmdStatus::OK
+        );
+    }
+    for eq in [EQ_COMPLETION, EQ_ASYNC, EQ_COMMAND] {
+        assert_eq!(rig.plain(Opcode::HW2SW_EQ, eq.0.into()), CmdStatus::OK);
+        rig.create_eq(eq, 31);
+    }
+    rig.map_eq(EQ_COMMAND.0, 0x400);
+    rig.arm_eq(EQ_COMMAND.0);
+    nop(&mut rig, 2);
+    assert_eq!(rig.eqe(EQ_COMMAND, 0).unwrap().token(), 2);
+    assert!(rig.bus.pin);
+}
+
+#[test]
+fn a_slow_card_takes_sixteen_commands_and_holds_the_block_until_one_is_done() {
+    let mut config = Config::new(Guid(1));
+    config.command_time = core::time::Duration::from_micros(50);
+    let mut rig = Rig::new(config);
+    rig.start(true);
+    let go = |rig: &mut Rig| rig.read32(0, regs::HCR_CONTROL as u64) & 0x0080_0000 != 0;
+    for token in 0..16 {
+        assert!(!go(&mut rig), "{token}");
+        nop(&mut rig, token);
+    }
+    assert!(go(&mut rig));
+    assert_eq!(rig.eqe(EQ_COMMAND, 0), None);
+    rig.settle();
+    assert!(!go(&mut rig));
+    let mut index = 0;
+    let mut tokens = Vec::new();
+    while tokens.len() < 16 {
+        let events = rig.take_events(EQ_COMMAND, &mut index);
+        tokens.extend(events.iter().map(|eqe| eqe.token()));
+    }
+    assert_eq!(tokens, (0..16).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_catastrophe_is_told_by_event_and_buffer_and_ends_with_a_reset() {
+    let mut rig = Rig::card(1);
+    rig.start(true);
+    rig.messages();
+    rig.hca.inject_catastrophic(&mut rig.bus, CatasKind::DDR);
+    let eqe = rig.eqe(EQ_ASYNC, 0).unwrap();
+    assert_eq!(
+        (eqe.event_type(), eqe.syndrome()),
+        (EventType::LOCAL_CATASTROPHIC, 4)
+    );
+    assert_eq!(rig.messages(), [1]);
+    assert_eq!(rig.read32(0, 0xf_0800), 0x0400_0000);
+    assert_eq!(rig.plain(Opcode::NOP, 0), CmdStatus::INTERNAL_ERR);
+    rig.arm_eq(EQ_ASYNC.0);
+    assert_eq!(rig.messages(), [0; 0], "doorbells are lost");
+    rig.write32(0, regs::RESET as u64, 1);
+    rig.configure();
+    assert_eq!(rig.read32(0, 0xf_0800), 0);
+    rig.start(true);
+    assert_eq!(rig.plain(Opcode::NOP, 0), CmdStatus::OK);
 }
