@@ -218,14 +218,14 @@ impl IpHost {
         }
     }
 
-    /// Is there a packet to be sent?
-    pub fn peek(&self) -> Option<&[u8]> {
-        self.wire.to_send.front().map(Vec::as_slice)
-    }
-
-    /// Takes the packet that [`IpHost::peek`] showed.
+    /// Takes the next packet that is to be sent.
     pub fn pop(&mut self) -> Option<Vec<u8>> {
         self.wire.to_send.pop_front()
+    }
+
+    /// Puts a packet that could not be sent back to where [`IpHost::pop`] found it.
+    pub fn put_back(&mut self, packet: Vec<u8>) {
+        self.wire.to_send.push_front(packet);
     }
 
     /// Packets that came and found no room.

@@ -1,6 +1,11 @@
 //! The InfiniBand simulator as a program: a fabric from a file, hosts in process, faults on command.
 
+pub mod demo;
+pub mod demo_tun;
+pub mod drawing;
+pub mod host;
 pub mod ip;
 pub mod logger;
 pub mod serve;
+pub mod sim;
 pub mod tun;

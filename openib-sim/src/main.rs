@@ -1,7 +1,7 @@
 //! The InfiniBand simulator as a program.
 
 use clap::{Parser, Subcommand};
-use openib_sim::serve;
+use openib_sim::{demo, serve};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -13,12 +13,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Hosts come up, ping each other over IPoIB and send checked TCP streams.
+    Demo(demo::Options),
     /// A fabric whose hosts are sockets for virtual machines (QEMU: `-device vfio-user-pci`).
     Serve(serve::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(options) => demo::run(&options),
         Command::Serve(options) => serve::run(&options, &mut serve::Nobody),
     };
     match result {

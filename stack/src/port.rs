@@ -66,6 +66,8 @@ pub(crate) struct Manager<'d, P: Platform> {
     /// Takes SMPs by LID, directed SMPs, GMPs to the SA; in this order.
     agents: [AgentId; 3],
     due: Instant,
+    /// What it was last told of its port.
+    up: Option<bool>,
 }
 
 pub(crate) struct Port<'d, V: Verbs, P: Platform> {
@@ -128,8 +130,12 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
                     ..wanted.config
                 };
                 let sm = Sm::new(&machine, &wanted.profile, sm_config)?;
-                let due = Instant(0);
-                Some(Manager { sm, agents, due })
+                Some(Manager {
+                    sm,
+                    agents,
+                    due: Instant(0),
+                    up: None,
+                })
             }
             _ => None,
         };
@@ -233,8 +239,11 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         }
         if let Some(manager) = &mut self.manager {
             let up = port.state >= 2;
-            manager.sm.handle(SmEvent::Port { up }, now);
-            manager.due = now;
+            if manager.up != Some(up) {
+                manager.up = Some(up);
+                manager.sm.handle(SmEvent::Port { up }, now);
+                manager.due = now;
+            }
         }
     }
 

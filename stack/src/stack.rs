@@ -234,13 +234,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             Ok(SaAnswer::Joined(record)) => Event::Joined(ticket, GroupAnswer::try_from(&record)),
             Ok(SaAnswer::Left) => Event::Left(ticket, Ok(())),
             Ok(SaAnswer::Table) => return,
-            Err(error) => {
-                let error = failure(error);
-                // A ticket says which kind of request it was; two of the three events do not fit and are ignored.
-                net.handle(Event::Path(ticket, Err(error)), now);
-                net.handle(Event::Joined(ticket, Err(error)), now);
-                Event::Left(ticket, Err(error))
-            }
+            Err(error) => Event::SaFailed(ticket, failure(error)),
         };
         net.handle(event, now);
     }
@@ -264,8 +258,9 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
                         let _ = self.jobs.push_back(Job { port, what });
                     }
                     Step::Changed(state) => {
-                        net.state = state;
-                        self.tell(StackEvent::Interface(index, state));
+                        if core::mem::replace(&mut net.state, state) != state {
+                            self.tell(StackEvent::Interface(index, state));
+                        }
                     }
                     asks => self.ask(index, port, asks, now),
                 }

@@ -1,0 +1,565 @@
+//! A host of ours in the simulator: driver, stack and IP programs, in one context of one machine.
+//!
+//! The host runs inside the world; whoever watches it from outside gives [`Command`]s and reads [`HostStatus`] through
+//! a [`Remote`]. Neither side ever waits for the other.
+
+use crate::ip::{Echo, IpHost, Transfer};
+use crate::tun::{Cidr, Tun};
+use core::time::Duration;
+use core_ib::Instant;
+use core_ib::platform::{Completion, Platform, Wake};
+use core_ib::verbs::VerbsError;
+use ib_stack::ipoib::SendError;
+use ib_stack::ipoib::link::LinkState;
+use ib_stack::{PortStatistics, PortStatus, SmReport, SmRole, Stack, StackError, StackEvent};
+use mthca_hw::Hca;
+use platform_sim::machine::SimPlatform;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a host is to be.
+#[derive(Clone, Debug)]
+pub struct HostSpec {
+    /// Its name, and its node description.
+    pub name: String,
+    /// IP addresses of its interface; none: no interface.
+    pub addresses: Vec<Cidr>,
+    /// A subnet manager runs on it.
+    pub subnet_manager: Option<ManagerSpec>,
+    /// Capacities of the driver.
+    pub driver: mthca_hw::Profile,
+    /// Capacities of the IP interface.
+    pub ipoib: ib_stack::ipoib::Profile,
+    /// Partitions beside the default one in which it has an interface too.
+    pub partitions: Vec<core_ib::PKey>,
+}
+
+/// A subnet manager.
+#[derive(Clone, Copy, Debug)]
+pub struct ManagerSpec {
+    /// The highest wins.
+    pub priority: u8,
+    /// Hosts of the subnet.
+    pub hosts: u32,
+    /// Between two looks at whether all is as it was.
+    pub sweep_interval: Duration,
+    /// Between two looks of a standby at the master.
+    pub poll_interval: Duration,
+}
+
+/// Something that a host is told to do.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Send echo requests.
+    Ping {
+        /// Whom to.
+        peer: IpAddr,
+        /// How many.
+        count: u16,
+        /// Between two.
+        interval: Duration,
+        /// How long to wait for an answer.
+        patience: Duration,
+    },
+    /// Take a TCP stream; transfers count from 0 in the order in which they were asked for.
+    Listen {
+        /// On this port.
+        port: u16,
+        /// Bytes that will come.
+        expected: u64,
+    },
+    /// Send a TCP stream.
+    Send {
+        /// Whom to.
+        peer: IpAddr,
+        /// To this port.
+        port: u16,
+        /// Bytes.
+        length: u64,
+    },
+    /// Close the stack and the HCA, and end.
+    Stop,
+}
+
+/// How far a host has come.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Phase {
+    /// The driver brings the HCA up.
+    #[default]
+    Starting,
+    /// The stack runs.
+    Running,
+    /// It was stopped in order.
+    Stopped,
+    /// It gave up: why.
+    Failed(String),
+}
+
+/// What can be seen of a host.
+#[derive(Clone, Debug, Default)]
+pub struct HostStatus {
+    /// How far it has come.
+    pub phase: Phase,
+    /// Port 1.
+    pub port: PortStatus,
+    /// Its MAD counters.
+    pub mads: PortStatistics,
+    /// The IP interface.
+    pub interface: Option<LinkState>,
+    /// The subnet manager, if there is one.
+    pub manager: Option<SmRole>,
+    /// How often the manager said that the subnet is up, and the last time that it did.
+    pub subnet_up: (u32, Option<Instant>),
+    /// Echoes so far.
+    pub echoes: Vec<Echo>,
+    /// Echo requests are under way.
+    pub pinging: bool,
+    /// Transfers, by number.
+    pub transfers: Vec<Transfer>,
+    /// IP packets taken from and given to the interface.
+    pub packets: (u64, u64),
+    /// IP packets that the interface did not take.
+    pub packets_dropped: u64,
+    /// What happened, and when.
+    pub log: Vec<(Instant, String)>,
+}
+
+#[derive(Default)]
+struct Shared {
+    commands: VecDeque<Command>,
+    status: HostStatus,
+}
+
+/// What a host is woken by.
+struct HostWake(<SimPlatform as Platform>::Completion);
+
+impl Wake for HostWake {
+    fn wake(&self) {
+        self.0.fire();
+    }
+}
+
+/// A host from outside.
+#[derive(Clone)]
+pub struct Remote {
+    shared: Arc<Mutex<Shared>>,
+    wake: Arc<HostWake>,
+}
+
+impl Remote {
+    /// For the host in `machine`. Fails if the machine has no completion left.
+    pub fn new(machine: &SimPlatform) -> core_ib::platform::Result<Self> {
+        Ok(Self {
+            shared: Arc::default(),
+            wake: Arc::new(HostWake(machine.completion()?)),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // What is in there is plain data: a panic elsewhere leaves nothing half done.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a command.
+    pub fn tell(&self, command: Command) {
+        self.lock().commands.push_back(command);
+        self.wake.wake();
+    }
+
+    /// Looks at the status.
+    pub fn look<R>(&self, f: impl FnOnce(&HostStatus) -> R) -> R {
+        f(&self.lock().status)
+    }
+
+    /// A copy of it.
+    pub fn status(&self) -> HostStatus {
+        self.look(Clone::clone)
+    }
+
+    /// Takes the echoes so far.
+    pub fn take_echoes(&self) -> Vec<Echo> {
+        core::mem::take(&mut self.lock().status.echoes)
+    }
+
+    /// Takes the log so far.
+    pub fn take_log(&self) -> Vec<(Instant, String)> {
+        core::mem::take(&mut self.lock().status.log)
+    }
+
+    fn note(&self, now: Instant, what: impl Into<String>) {
+        self.lock().status.log.push((now, what.into()));
+    }
+
+    fn phase(&self, phase: Phase) {
+        self.lock().status.phase = phase;
+    }
+}
+
+/// Where a host's IP packets come from and go to.
+pub enum IpEnd {
+    /// Programs in the simulator. Boxed: hosts have small stacks.
+    Programs(Box<IpHost>),
+    /// A real interface. `Tun` is read by a context of its own.
+    Tun(Arc<TunQueue>),
+    /// Nobody.
+    None,
+}
+
+/// Packets between a TUN device and a host.
+pub struct TunQueue {
+    device: Tun,
+    /// Packets that the system sent.
+    waiting: Mutex<VecDeque<Vec<u8>>>,
+    /// There is room again.
+    room: <SimPlatform as Platform>::Completion,
+}
+
+/// Packets that wait between a TUN device and the host; then the device's own queue fills, as it should.
+const TUN_QUEUE: usize = 128;
+
+impl TunQueue {
+    /// A queue for `device`, read by a context of `machine`.
+    pub fn start(
+        machine: &SimPlatform,
+        device: Tun,
+        remote: &Remote,
+    ) -> core_ib::platform::Result<Arc<Self>> {
+        let queue = Arc::new(Self {
+            device,
+            waiting: Mutex::default(),
+            room: machine.completion()?,
+        });
+        let (reader, remote) = (queue.clone(), remote.clone());
+        // The task ends with the world.
+        drop(machine.spawn("tun", move |machine| reader.read(machine, &remote)));
+        Ok(queue)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, machine: &SimPlatform, remote: &Remote) {
+        use std::os::fd::AsFd;
+        let mut packet = vec![0; 65536];
+        loop {
+            if self.queue().len() >= TUN_QUEUE {
+                self.room.wait_until(Instant::NEVER);
+                continue;
+            }
+            match self.device.recv(&mut packet) {
+                Ok(length) => {
+                    let packet = packet.get(..length).unwrap_or(&packet).to_vec();
+                    self.queue().push_back(packet);
+                    remote.wake.wake();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    let wait = machine.wait_file(self.device.as_fd(), false, Instant::NEVER);
+                    if let Err(error) = wait {
+                        remote.note(
+                            machine.now(),
+                            format!("the TUN device cannot be waited for: {error}"),
+                        );
+                        return;
+                    }
+                }
+                Err(error) => {
+                    remote.note(machine.now(), format!("the TUN device failed: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Why a host's round ended.
+enum End {
+    Stop,
+    Failed(StackError),
+}
+
+impl From<VerbsError> for End {
+    fn from(error: VerbsError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// The host. Runs until told to stop, or until the HCA fails. Give it to [`World::spawn`](platform_sim::machine::World).
+pub fn run(machine: &SimPlatform, spec: &HostSpec, remote: &Remote, mut end: IpEnd) {
+    match bring_up(machine, spec, remote, &mut end) {
+        Ok(()) => remote.phase(Phase::Stopped),
+        Err(why) => {
+            remote.note(machine.now(), why.clone());
+            remote.phase(Phase::Failed(why));
+        }
+    }
+}
+
+fn bring_up(
+    machine: &SimPlatform,
+    spec: &HostSpec,
+    remote: &Remote,
+    end: &mut IpEnd,
+) -> Result<(), String> {
+    let wake: &HostWake = &remote.wake;
+    let hca = Hca::open(machine, wake, &spec.driver).map_err(|error| error.to_string())?;
+    remote.note(machine.now(), "the HCA is up");
+    let stacked = with_stack(machine, &hca, spec, remote, end);
+    let closed = hca
+        .close()
+        .map_err(|(_, error)| format!("closing the HCA: {error}"));
+    stacked.and(closed)
+}
+
+fn with_stack(
+    machine: &SimPlatform,
+    hca: &Hca<'_, SimPlatform>,
+    spec: &HostSpec,
+    remote: &Remote,
+    end: &mut IpEnd,
+) -> Result<(), String> {
+    let mut interfaces = Vec::new();
+    if !spec.addresses.is_empty() {
+        let keys = core::iter::once(core_ib::PKey::DEFAULT).chain(spec.partitions.iter().copied());
+        interfaces.extend(keys.map(|p_key| ib_stack::InterfaceConfig {
+            p_key,
+            profile: spec.ipoib,
+            ..ib_stack::InterfaceConfig::DEFAULT
+        }));
+    }
+    let partitions: Vec<_> = spec
+        .partitions
+        .iter()
+        .map(|key| ib_sm::Partition::open(key.base()))
+        .collect();
+    let config = ib_stack::Config {
+        description: &spec.name,
+        interfaces: &interfaces,
+        subnet_manager: spec.subnet_manager.map(|manager| ib_stack::SubnetManager {
+            port: 1,
+            profile: ib_stack::SmProfile::for_hosts(manager.hosts),
+            config: ib_sm::Config {
+                priority: manager.priority,
+                sweep_interval: manager.sweep_interval,
+                poll_interval: manager.poll_interval,
+                partitions: &partitions,
+                ..ib_sm::Config::default()
+            },
+        }),
+        ..ib_stack::Config::default()
+    };
+    let mut stack = Stack::open(machine, hca, &config).map_err(|error| error.to_string())?;
+    for index in 0..interfaces.len() {
+        for address in &spec.addresses {
+            if let Some(ip) = stack.ip(index) {
+                ip.add_address(address.address, address.prefix)
+                    .map_err(|error| format!("{address}: {error}"))?;
+            }
+        }
+    }
+    remote.phase(Phase::Running);
+    let mut host = Host {
+        machine,
+        hca,
+        remote,
+        stack,
+        end,
+        transfers: 0,
+        packets: (0, 0),
+        dropped: 0,
+    };
+    let ended = loop {
+        if let Err(end) = host.round() {
+            break end;
+        }
+    };
+    let Host { stack, .. } = host;
+    let closed = stack
+        .close()
+        .map_err(|error| format!("closing the stack: {error}"));
+    match ended {
+        End::Stop => closed,
+        End::Failed(error) => Err(error.to_string()),
+    }
+}
+
+struct Host<'h, 'p> {
+    machine: &'h SimPlatform,
+    hca: &'h Hca<'p, SimPlatform>,
+    remote: &'h Remote,
+    stack: Stack<'h, Hca<'p, SimPlatform>, SimPlatform>,
+    end: &'h mut IpEnd,
+    transfers: usize,
+    packets: (u64, u64),
+    dropped: u64,
+}
+
+impl Host<'_, '_> {
+    /// One round: does what is due, and sleeps if there was nothing.
+    fn round(&mut self) -> Result<(), End> {
+        let now = self.machine.now();
+        self.commands(now)?;
+        let mut next = self.stack.poll(now)?;
+        let mut worked = false;
+        while let Some(job) = self.stack.next_job() {
+            let done = job.run(self.hca);
+            self.stack.job_done(done, self.machine.now());
+            worked = true;
+        }
+        let now = self.machine.now();
+        worked |= self.receive(now);
+        let (ip_next, sent) = self.send(now);
+        next = next.min(ip_next);
+        worked |= sent;
+        self.publish(now);
+        if worked || next <= now {
+            return Ok(());
+        }
+        if self.stack.arm()? {
+            return Ok(());
+        }
+        self.remote.wake.0.wait_until(next);
+        Ok(())
+    }
+
+    fn commands(&mut self, now: Instant) -> Result<(), End> {
+        loop {
+            let command = self.remote.lock().commands.pop_front();
+            let Some(command) = command else {
+                return Ok(());
+            };
+            let IpEnd::Programs(ip) = &mut *self.end else {
+                if matches!(command, Command::Stop) {
+                    return Err(End::Stop);
+                }
+                continue;
+            };
+            match command {
+                Command::Stop => return Err(End::Stop),
+                Command::Ping {
+                    peer,
+                    count,
+                    interval,
+                    patience,
+                } => ip.ping(peer, count, interval, patience, now),
+                Command::Listen { port, expected } => {
+                    ip.listen(port, expected);
+                    self.transfers += 1;
+                }
+                Command::Send { peer, port, length } => {
+                    ip.send(peer, port, length);
+                    self.transfers += 1;
+                }
+            }
+        }
+    }
+
+    /// From the interface to the IP end.
+    fn receive(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        let end = &mut *self.end;
+        let received = &mut self.packets.1;
+        let dropped = &mut self.dropped;
+        while self.stack.receive(0, now, &mut |packet| {
+            *received += 1;
+            match end {
+                IpEnd::Programs(ip) => ip.receive(packet),
+                IpEnd::Tun(tun) => {
+                    if tun.device.send(packet).is_err() {
+                        *dropped += 1;
+                    }
+                }
+                IpEnd::None => {}
+            }
+        }) {
+            any = true;
+        }
+        any
+    }
+
+    /// From the IP end to the interface. Says when the IP end has something to do, and whether something was sent.
+    fn send(&mut self, now: Instant) -> (Instant, bool) {
+        let mut any = false;
+        let next = match &mut *self.end {
+            IpEnd::Programs(ip) => ip.poll(now),
+            IpEnd::Tun(_) | IpEnd::None => Instant::NEVER,
+        };
+        loop {
+            let packet = match &mut *self.end {
+                IpEnd::Programs(ip) => ip.pop(),
+                IpEnd::Tun(tun) => {
+                    let packet = tun.queue().pop_front();
+                    if packet.is_some() {
+                        tun.room.fire();
+                    }
+                    packet
+                }
+                IpEnd::None => None,
+            };
+            let Some(packet) = packet else { break };
+            match self.stack.send(0, &packet, now) {
+                Ok(()) => {
+                    self.packets.0 += 1;
+                    any = true;
+                }
+                Err(SendError::NoFrame) => {
+                    // Back to where it came from, until completions make room; those fire the CQ.
+                    match &mut *self.end {
+                        IpEnd::Programs(ip) => ip.put_back(packet),
+                        IpEnd::Tun(tun) => tun.queue().push_front(packet),
+                        IpEnd::None => {}
+                    }
+                    break;
+                }
+                Err(_) => self.dropped += 1,
+            }
+        }
+        (next, any)
+    }
+
+    fn publish(&mut self, now: Instant) {
+        let mut news = Vec::new();
+        while let Some(event) = self.stack.next_event() {
+            news.push(event);
+        }
+        // All questions first: the stack's locks are points at which the world may go on with another context, and
+        // nobody may hold the status meanwhile.
+        let port = self.stack.port_status(1).unwrap_or_default();
+        let mads = self.stack.port_statistics(1).unwrap_or_default();
+        let interface = self.stack.interface_state(0);
+        let manager = self.stack.manager_role();
+        let mut shared = self.remote.lock();
+        let status = &mut shared.status;
+        for event in news {
+            match event {
+                StackEvent::Port(port, event) => {
+                    status.log.push((now, format!("port {port}: {event:?}")));
+                }
+                StackEvent::Interface(index, state) => {
+                    status
+                        .log
+                        .push((now, format!("interface {index}: {state:?}")));
+                }
+                StackEvent::Manager(report) => {
+                    if matches!(report, SmReport::SubnetUp { .. }) {
+                        status.subnet_up = (status.subnet_up.0 + 1, Some(now));
+                    }
+                    status.log.push((now, format!("subnet manager: {report}")));
+                }
+                _ => {}
+            }
+        }
+        (status.port, status.mads) = (port, mads);
+        (status.interface, status.manager) = (interface, manager);
+        status.packets = self.packets;
+        status.packets_dropped = self.dropped;
+        if let IpEnd::Programs(ip) = &mut *self.end {
+            status.echoes.extend(ip.take_echoes());
+            status.pinging = ip.is_pinging();
+            status.transfers.clear();
+            let transfers = (0..self.transfers).map(|number| ip.transfer(number));
+            status.transfers.extend(transfers);
+        }
+    }
+}
