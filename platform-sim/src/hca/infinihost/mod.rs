@@ -141,6 +141,11 @@ impl InfiniHost {
         &mut self.chip.memory.ddr
     }
 
+    /// Breaks the HCA: the error buffer says so from now on, and doorbells and packets go nowhere. A reset mends it.
+    pub fn break_down(&mut self, kind: bar0::CatasKind) {
+        self.chip.catas.raise(kind);
+    }
+
     fn params(&self) -> Option<&Params> {
         match &self.system {
             System::Running(params) => Some(params),
