@@ -135,6 +135,21 @@ macro_rules! conformance {
                 an_error_completion_says_which_request_of_which_qp,
                 completions_of_a_cq_that_is_not_armed_wake_nobody,
             ],
+            memory: [
+                rights_and_ranges_that_may_not_be_are_refused,
+                a_region_that_begins_and_ends_inside_pages_has_exactly_its_bytes,
+                pages_of_a_region_may_lie_in_any_order,
+                pages_of_each_announced_size_translate,
+                the_whole_memory_key_takes_bus_addresses,
+                a_key_that_is_gone_never_works_again,
+                after_the_last_region_there_is_none_until_one_is_gone,
+                a_queued_send_whose_region_goes_first_ends_with_loc_prot,
+                a_region_registered_anew_has_the_new_properties_and_not_the_old,
+                a_receive_writes_only_where_it_may,
+                windows_that_there_are_not_are_unsupported,
+                a_fast_region_is_mapped_anew_with_another_key_or_is_unsupported,
+                a_region_serves_the_qps_of_its_pd_alone,
+            ],
         });
     };
     ($name:ident, $rig:path, { $($group:ident: [$($case:ident),* $(,)?]),* $(,)? }) => {

@@ -16,6 +16,7 @@ mod rig;
 
 pub mod cq;
 pub mod hca_and_port;
+pub mod memory;
 pub mod objects;
 pub mod posting;
 pub mod qp_masks;
