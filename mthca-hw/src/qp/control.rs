@@ -456,8 +456,9 @@ impl<'p, P: Platform> Inner<'p, P> {
                 self.take_back(&QpToReset { qpn: qp.number });
             }
             self.close_port_of(&qp, control);
-            place.withdraw();
+            // While it is still known, so that requests of an SRQ find their way back.
             self.purge_cqs(&qp);
+            place.withdraw();
             let sq = place.sq.with(core::mem::take);
             let rq = place.rq.with(core::mem::take);
             place.send.end();
