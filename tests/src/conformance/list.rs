@@ -150,6 +150,24 @@ macro_rules! conformance {
                 a_fast_region_is_mapped_anew_with_another_key_or_is_unsupported,
                 a_region_serves_the_qps_of_its_pd_alone,
             ],
+            srq: [
+                two_qps_take_from_one_srq_and_each_completes_on_its_own_cq,
+                a_qp_with_an_srq_takes_no_receives_of_its_own,
+                an_srq_that_is_full_names_the_request_that_did_not_fit,
+                the_entries_of_an_srq_can_be_used_for_ever,
+                the_limit_is_told_once_and_then_disarmed,
+                a_limit_of_0_disarms,
+                a_limit_above_the_size_is_refused_and_one_above_what_is_posted_is_told,
+                the_last_wqe_is_told_for_a_qp_in_err_and_the_other_goes_on,
+                a_qp_that_is_reset_or_has_no_srq_tells_of_no_last_wqe,
+                a_datagram_for_an_empty_srq_is_dropped,
+                an_srq_takes_requests_whatever_its_qps_do,
+                a_qp_that_is_destroyed_leaves_the_rest_of_the_srq_in_order,
+                an_srq_with_requests_in_it_is_destroyed,
+                the_buffers_of_an_srq_belong_to_its_pd_and_not_to_that_of_the_qp,
+                a_list_of_an_srq_request_is_filled_in_order,
+                an_srq_is_resized_with_what_is_in_it_or_not_at_all,
+            ],
         });
     };
     ($name:ident, $rig:path, { $($group:ident: [$($case:ident),* $(,)?]),* $(,)? }) => {

@@ -21,6 +21,7 @@ pub mod objects;
 pub mod posting;
 pub mod qp_masks;
 pub mod qp_states;
+pub mod srq;
 pub mod tools;
 
 pub use declared::{Declared, Features, Hears, Refusal, TooLong};
