@@ -2,6 +2,7 @@
 
 mod ci;
 mod run;
+mod vm;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -33,6 +34,9 @@ enum Command {
         /// Only the stages whose names begin so.
         stages: Vec<String>,
     },
+    /// Virtual machines with an unmodified Linux on a simulated fabric.
+    #[command(subcommand)]
+    Vm(vm::Vm),
     /// Benchmarks, and a table of what they measured.
     Bench {
         /// Only the benchmarks whose names contain this.
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Demo { options } => run::simulator("demo", &options),
         Command::Test { options } => run::tests(&options),
         Command::Ci { stages } => ci::run(&stages),
+        Command::Vm(command) => vm::run(command),
         Command::Bench { filter } => run::simulator("bench", filter.as_slice()),
     };
     match result {
