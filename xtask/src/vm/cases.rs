@@ -145,7 +145,7 @@ fn port_active(lab: &mut Lab, _: bool) -> Result<String, String> {
     wait_active(lab)?;
     let log = lab.ok(
         1,
-        "grep -c 'SUBNET UP' /tmp/osm.log; ! grep ERR /tmp/osm.log",
+        "for i in $(seq 50); do grep -q 'SUBNET UP' /tmp/osm.log && break; sleep 0.1; done; grep -c 'SUBNET UP' /tmp/osm.log; ! grep ERR /tmp/osm.log",
         10,
     )?;
     Ok(format!("{} sweeps", log.trim()))
@@ -211,14 +211,14 @@ fn queries(lab: &mut Lab, _: bool) -> Result<String, String> {
             "SMINFO_MASTER",
             "NodeRecord dump",
             "PortInfoRecord dump",
-            "MCMemberRecord",
+            "MCMember Record dump",
             "PathRecord dump",
         ],
     )?;
     let script = "lid=$(sed 's/0x//' /sys/class/infiniband/mthca0/ports/1/sm_lid); lid=$((16#$lid)); \
         sw=$(ibswitches | sed 's/.*lid \\([0-9]*\\).*/\\1/'); \
         for q in nodeinfo nodedesc 'portinfo' ; do smpquery $q $lid 1 || exit 1; done; \
-        smpquery pkeys $lid 1 && smpquery sl2vl $lid 1 && smpquery vlarb $lid 1 && smpquery guids $lid 1 && smpquery switchinfo $sw && smpquery -D nodeinfo 0,1";
+        smpquery pkeys $lid 1 && smpquery sl2vl $lid 1 && smpquery vlarb $lid 1 && smpquery GI $lid && smpquery switchinfo $sw && smpquery -D nodeinfo 0,1";
     let said = lab.ok(2, script, 60)?;
     holds(
         &said,
@@ -235,11 +235,11 @@ fn counters(lab: &mut Lab, _: bool) -> Result<String, String> {
             .map_err(|_| format!("no count: {text}"))
     };
     let before = number(lab.ok(2, count, 20)?)?;
-    lab.ok(2, "for i in 1 2 3 4 5; do sminfo > /dev/null; done", 20)?;
+    lab.ok(2, "for i in 1 2 3 4 5; do perfquery $(($(cat /sys/class/infiniband/mthca0/ports/1/sm_lid))) 1 > /dev/null || exit 1; done", 20)?;
     let after = number(lab.ok(2, count, 20)?)?;
     if after < before + 5 {
         return Err(format!(
-            "PortXmitPkts went from {before} to {after} in five queries"
+            "PortXmitPkts went from {before} to {after} in five queries over VL0"
         ));
     }
     lab.ok(2, "perfquery -x; perfquery -R && perfquery -a", 20)?;
@@ -266,7 +266,7 @@ fn ibping(lab: &mut Lab, _: bool) -> Result<String, String> {
 fn addresses(lab: &mut Lab) -> Result<(), String> {
     for guest in 1..=lab.guests.len() {
         let script = format!(
-            "ip link set ib0 up; ip addr replace 10.0.0.{guest}/24 dev ib0; for i in $(seq 100); do ip link show ib0 | grep -q 'state UP' && exit 0; sleep 0.2; done; exit 1"
+            "sysctl -q net.ipv4.icmp_echo_ignore_broadcasts=0; ip link set ib0 up; ip addr replace 10.0.0.{guest}/24 dev ib0; for i in $(seq 100); do ip link show ib0 | grep -q 'state UP' && exit 0; sleep 0.2; done; exit 1"
         );
         lab.ok(guest, &script, 30)?;
     }
@@ -291,7 +291,11 @@ fn ipoib_ping(lab: &mut Lab, quick: bool) -> Result<String, String> {
         60,
     )?;
     lab.ok(1, &format!("ping -q -i 0.01 -c {count} {other}%ib0"), 60)?;
-    lab.ok(1, "ping -c 2 -I ib0 224.0.0.1 | grep 'bytes from'", 20)?;
+    lab.ok(
+        1,
+        "ping -c 2 -I ib0 224.0.0.1 | grep 'bytes from 10.0.0.2'",
+        20,
+    )?;
     let rtt = said
         .lines()
         .find(|line| line.starts_with("rtt"))

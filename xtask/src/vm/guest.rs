@@ -12,6 +12,33 @@ use std::time::{Duration, Instant};
 const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on \
     cryptomgr.notests=1 apparmor=0 audit=0 tsc=reliable no_timer_check";
 
+/// Frequency of this machine's time stamp counter, which guests see. A guest that measures it while the machine is busy
+/// may be wrong by a factor of ten, and all that it measures afterwards is, too.
+fn tsc_khz() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static KHZ: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+        // SAFETY: every processor of this architecture has the counter.
+        let read = || unsafe { core::arch::x86_64::_rdtsc() };
+        let measure = || {
+            let (start, ticks) = (Instant::now(), read());
+            std::thread::sleep(Duration::from_millis(50));
+            let passed = read().wrapping_sub(ticks);
+            let micros = start.elapsed().as_micros().max(1);
+            (u128::from(passed) * 1000 / micros) as u64
+        };
+        // Being interrupted between the two readings makes one of several wrong.
+        let several = || {
+            let mut several = [measure(), measure(), measure()];
+            several.sort_unstable();
+            several[1]
+        };
+        Some(*KHZ.get_or_init(several))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 /// How to start one.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -102,7 +129,8 @@ impl Guest {
         say(&[text("-smp"), shape.processors.to_string()]);
         say(&[text("-m"), memory.to_string(), text("-object"), backend]);
         say(&["-machine", "memory-backend=ram", "-bios", "qboot.rom"].map(text));
-        let append = format!("{KERNEL_WORDS} host={name}");
+        let clock = tsc_khz().map_or(String::new(), |khz| format!("tsc_early_khz={khz}"));
+        let append = format!("{KERNEL_WORDS} {clock} host={name}");
         say(&[
             text("-kernel"),
             file(image.join("vmlinux")),
