@@ -15,9 +15,12 @@ use std::path::PathBuf;
 /// Options of the demonstration.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Write a capture of every packet on every cable, for Wireshark or tshark.
+    /// Write a capture, for Wireshark or tshark, of what passes the first host's cable.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+    /// Capture every cable. A packet then appears once for each cable that it passes.
+    #[arg(long, requires = "pcap")]
+    pub pcap_all: bool,
     /// Chooses everything that is left to chance: the same seed gives the same run.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -205,6 +208,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     };
     let mut settings = Settings::new(options.topology()?, options.seed);
     settings.capture = capture.clone();
+    if options.pcap_all {
+        settings.capture_at = None;
+    }
     let mut steps = Steps::new(options.verbose);
     let mut simulation = Simulation::new(settings)?;
     let total = simulation.hosts.len();

@@ -31,6 +31,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     };
     let mut settings = Settings::new(options.topology()?, options.seed);
     settings.capture = capture.clone();
+    if options.pcap_all {
+        settings.capture_at = None;
+    }
     settings.mode = Mode::RealTime;
     let mut simulation = Simulation::new(settings)?;
     let total = simulation.hosts.len();

@@ -28,8 +28,11 @@ pub struct Settings {
     pub ip: bool,
     /// Partitions beside the default one.
     pub partitions: Vec<core_ib::PKey>,
-    /// Records every packet on every cable.
+    /// Records packets: see [`Settings::capture_at`].
     pub capture: Option<Capture>,
+    /// The host whose cable is recorded, both ways, by its number from 0; none: every cable, so that a packet is
+    /// recorded once for each cable that it passes.
+    pub capture_at: Option<usize>,
     /// Capacities of the drivers.
     pub driver: mthca_hw::Profile,
 }
@@ -46,6 +49,7 @@ impl Settings {
             ip: true,
             partitions: Vec::new(),
             capture: None,
+            capture_at: Some(0),
             driver: mthca_hw::Profile::SERVER,
         }
     }
@@ -135,6 +139,7 @@ impl Simulation {
             ip,
             partitions,
             capture,
+            capture_at,
             driver,
         } = settings;
         let options = Options {
@@ -145,9 +150,6 @@ impl Simulation {
             spec.kind == NodeKind::Ca && spec.port_count() <= 2
         };
         let mut fabric = Fabric::new(&topology, options, is_host);
-        if let Some(capture) = &capture {
-            fabric.tap_all(capture);
-        }
         let mut places = Vec::new();
         for (node, spec) in topology.nodes.iter().enumerate() {
             if is_host(node, spec) {
@@ -156,6 +158,20 @@ impl Simulation {
                     .filter_map(|port| fabric.end(PortRef::new(node, port)))
                     .collect();
                 places.push((node, ends));
+            }
+        }
+        match (&capture, capture_at) {
+            (None, _) => {}
+            (Some(capture), None) => fabric.tap_all(capture),
+            (Some(capture), Some(index)) => {
+                let (node, _) = places
+                    .get(index)
+                    .ok_or("there is no such host to capture at")?;
+                let here = PortRef::new(*node, 1);
+                fabric.tap(here, capture, 0);
+                if let Some(there) = topology.peer(here) {
+                    fabric.tap(there, capture, 1);
+                }
             }
         }
         let config = Config {
