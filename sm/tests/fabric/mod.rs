@@ -9,7 +9,7 @@ use core_ib::wire::mad::{
     AttributeId, Capability, Mad, Method, MgmtClass, NodeDescription, NodeType, Notice, PortState,
     PortTrap, ProducerType, Smp, TrapDetails, TrapNumber,
 };
-use core_ib::{Guid, Instant, Lid, Qpn, Sl};
+use core_ib::{Guid, Instant, Lid, Qpn};
 use ib_mad::{Outgoing, Received, ReceiverNext, RmppReceiver, SpecialQp};
 use ib_sm::{Action, Config, Event, Profile, Report, Sm, SmError, Store};
 use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
@@ -828,5 +828,3 @@ impl Fabric {
         node.port(node.first_port()).unwrap().guids[0]
     }
 }
-
-const _: Sl = Sl::new(0);
