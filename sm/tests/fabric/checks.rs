@@ -14,16 +14,17 @@ pub fn subnet_is_up(fabric: &Fabric, from: usize) -> Result<(), String> {
     everybody_reaches_everybody(fabric, &reached)
 }
 
-/// Nodes that hang together with `from` by cables whose ends have power.
+/// Nodes that hang together with port 1 of `from` by cables whose ends have power.
 pub fn reachable(fabric: &Fabric, from: usize) -> Vec<usize> {
     let mut seen = HashSet::from([from]);
     let mut queue = VecDeque::from([from]);
     while let Some(node) = queue.pop_front() {
-        let forwards = fabric.nodes[node].switch.is_some() || node == from;
-        if !forwards {
-            continue;
-        }
-        for port in fabric.nodes[node].external_ports() {
+        let ports = match fabric.nodes[node].switch {
+            Some(_) => fabric.nodes[node].external_ports(),
+            None if node == from => 1..=1,
+            None => continue,
+        };
+        for port in ports {
             if let Some(peer) = fabric.peer(PortRef::new(node, port))
                 && seen.insert(peer.node)
             {
@@ -45,7 +46,10 @@ pub fn end_ports(fabric: &Fabric, nodes: &[usize]) -> Vec<(usize, u8, Lid, u8)> 
             Some(_) => vec![0],
             None => state
                 .external_ports()
-                .filter(|&port| fabric.peer(PortRef::new(node, port)).is_some())
+                .filter(|&port| {
+                    let peer = fabric.peer(PortRef::new(node, port));
+                    peer.is_some_and(|peer| nodes.contains(&peer.node))
+                })
                 .collect(),
         };
         for port in ports {

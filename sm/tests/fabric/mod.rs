@@ -729,11 +729,13 @@ impl Fabric {
     /// Lets time pass until `done`, and at most `most`. Says whether it came to that.
     pub fn run_until(&mut self, most: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let end = self.now.after(most);
+        let mut step = Duration::from_millis(1);
         while self.now < end {
             if done(self) {
                 return true;
             }
-            self.run_for(Duration::from_millis(1));
+            self.run_for(step);
+            step = (step * 5 / 4).min(Duration::from_millis(500));
         }
         done(self)
     }
