@@ -154,6 +154,11 @@ pub enum Report {
         /// Entries it has.
         limit: u32,
     },
+    /// A switch has no linear forwarding table. It is not routed through, and what hangs on it is not reached.
+    NoLinearTable {
+        /// The switch.
+        guid: Guid,
+    },
     /// A link gives errors again and again and is no longer routed over.
     Unhealthy {
         /// The node that complained.
@@ -250,6 +255,12 @@ impl fmt::Display for Report {
                 write!(
                     f,
                     "all {limit} entries of {entry} are in use; raise it in the profile"
+                )
+            }
+            Self::NoLinearTable { guid } => {
+                write!(
+                    f,
+                    "switch {guid} has a random forwarding table only, which is not written"
                 )
             }
             Self::Unhealthy { guid, port } => {

@@ -74,6 +74,13 @@ impl Manager<'_> {
                 }
             }
             Op::Bounce(_) => self.sweep_again(),
+            Op::SlToVl(port, _) | Op::VlArb(port, _) if why != Failure::NoAnswer => {
+                // It has not that many lanes. Nothing is to be gained by asking again.
+                self.complain(op, why);
+                if let Some(row) = self.ports.get_mut(port) {
+                    row.flags.insert(PortFlags::QOS_DONE);
+                }
+            }
             _ => self.fail(op, why),
         }
     }
@@ -373,6 +380,7 @@ impl Manager<'_> {
         };
         let info = SwitchInfo::from_bytes(bytes);
         let cleared = row.sweep == sweep; // the second time in a sweep
+        let odd = row.sweep == 0 && info.linear_fdb_cap == 0;
         let top_before = row.view().linear_fdb_top();
         let lost = row.sweep != 0 && !row.rewrite && info.linear_fdb_top != top_before;
         (row.info, row.sweep) = (info.to_bytes(), sweep);
@@ -385,6 +393,10 @@ impl Manager<'_> {
                 return;
             }
             row.changed = true;
+        }
+        if odd {
+            let guid = self.nodes.get(node).map_or(Guid(0), |row| row.guid);
+            self.report(Report::NoLinearTable { guid });
         }
         for port in self.ports_of(node) {
             self.port_todo(port, PortTodo::INFO);

@@ -174,6 +174,7 @@ impl Manager<'_> {
             },
             Role::Master => match (willing, master) {
                 (Some(heir), _) => self.hand_over(heir.port),
+                (None, _) if self.st.resigning => self.resigned(),
                 // Two subnets were joined. The other master has seen us, too, and hands over.
                 (None, Some(other)) if own.wins_over(&other.info) && !other.refused => {
                     self.await_handover(other.port);

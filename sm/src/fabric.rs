@@ -3,7 +3,7 @@
 use crate::manager::{Manager, part};
 use crate::route::{self, Leaf, Leaves, Link};
 use crate::subnet::PortFlags;
-use crate::table::{Id, PortId, SwitchId};
+use crate::table::{Id, NodeId, PortId, SwitchId};
 
 impl Manager<'_> {
     /// Computes all forwarding tables, if anything changed that they depend on; what changes in them is noted to be
@@ -23,8 +23,8 @@ impl Manager<'_> {
             let Some(row) = self.switches.get_mut(id) else {
                 continue;
             };
-            let node = row.node;
-            let rewrite = row.rewrite;
+            let (node, rewrite) = (row.node, row.rewrite);
+            let cap = usize::from(row.view().linear_fdb_cap());
             if !self.nodes.get(node).is_some_and(|node| node.present) {
                 continue;
             }
@@ -32,7 +32,7 @@ impl Manager<'_> {
                 row.rewrite = false;
             }
             self.route_from(id);
-            self.replace_lft(id, rewrite);
+            self.replace_lft(id, cap, rewrite);
             if rewrite {
                 self.rewrite_mft(id);
             }
@@ -66,7 +66,7 @@ impl Manager<'_> {
         for id in self.all_switches() {
             let at = id.index();
             let node = self.switches.get(id).map(|row| row.node);
-            let node = node.filter(|&node| self.nodes.get(node).is_some_and(|row| row.present));
+            let node = node.filter(|&node| self.forwards(node));
             let ports = node.map(|node| self.ports_of(node));
             for port in ports.into_iter().flatten() {
                 let Some(link) = self.link_of(port, at) else {
@@ -80,6 +80,13 @@ impl Manager<'_> {
         }
     }
 
+    /// A switch of the subnet that forwards as it is told: with a linear table.
+    fn forwards(&self, node: NodeId) -> bool {
+        let row = self.nodes.get(node).filter(|row| row.present);
+        let switch = row.and_then(|row| self.switches.get(row.switch?));
+        switch.is_some_and(|switch| switch.view().linear_fdb_cap() != 0)
+    }
+
     /// The link by which a port leads to another switch.
     fn link_of(&self, port: PortId, at: usize) -> Option<Link> {
         let row = self.ports.get(port)?;
@@ -88,8 +95,12 @@ impl Manager<'_> {
         if row.flags.intersects(bad) || peer.flags.intersects(bad) {
             return None;
         }
-        let node = self.nodes.get(peer.node)?;
-        let to = node.switch.filter(|_| node.present)?.index();
+        let to = self
+            .nodes
+            .get(peer.node)?
+            .switch
+            .filter(|_| self.forwards(peer.node))?
+            .index();
         (to != at).then_some(())?;
         Some(Link {
             port: row.number,

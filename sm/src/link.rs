@@ -143,7 +143,8 @@ impl Manager<'_> {
             return;
         };
         let (found, is_end) = (row.info(), self.is_end_port(port));
-        let qos = self.config.qos.is_some() && !row.has(PortFlags::QOS_DONE);
+        let lanes = found.vl_cap.lanes().is_some_and(|lanes| lanes > 1);
+        let qos = self.config.qos.is_some() && lanes && !row.has(PortFlags::QOS_DONE);
         let agreed = |info: &PortInfo| (info.neighbor_mtu, info.operational_vls);
         let (agree, bounced) = (
             agreed(&found) == agreed(&wanted),

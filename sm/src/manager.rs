@@ -427,9 +427,9 @@ impl Manager<'_> {
         part_mut(self.lft_dirty, switch.index(), words)
     }
 
-    /// Replaces the forwarding table of a switch by the row at hand; notes the blocks that change, and all up to the
-    /// highest LID if `all`. Says whether any is to be written.
-    pub(crate) fn replace_lft(&mut self, switch: SwitchId, all: bool) -> bool {
+    /// Replaces the forwarding table of a switch, which has `cap` entries, by the row at hand; notes the blocks that
+    /// change, and all up to the highest LID if `all`.
+    pub(crate) fn replace_lft(&mut self, switch: SwitchId, cap: usize, all: bool) {
         let len = self.lft_row.len();
         let words = bits::words(len / 64);
         let dirty = part_mut(self.lft_dirty, switch.index(), words);
@@ -437,13 +437,12 @@ impl Manager<'_> {
         let top = usize::from(self.st.top) / 64;
         let (new, _) = self.lft_row.as_chunks::<64>();
         let (old, _) = row.as_chunks_mut::<64>();
-        for (block, (new, old)) in new.iter().zip(old).enumerate() {
+        for (block, (new, old)) in new.iter().zip(old).enumerate().take(cap.div_ceil(64)) {
             if new != old || (all && block <= top) {
                 *old = *new;
                 bits::set(dirty, block);
             }
         }
-        dirty.iter().any(|&word| word != 0)
     }
 
     /// All of the multicast table of a switch that is not empty is to be written.
@@ -474,13 +473,12 @@ impl Manager<'_> {
         part_mut(self.mft_dirty, switch.index(), words)
     }
 
-    /// Sets the mask of multicast LID number `mlid` of a switch; says whether that is to be written.
-    pub(crate) fn set_mft(&mut self, switch: SwitchId, mlid: usize, mask: &[u16; 16]) -> bool {
+    /// Sets the mask of multicast LID number `mlid` of a switch; notes what of it is to be written.
+    pub(crate) fn set_mft(&mut self, switch: SwitchId, mlid: usize, mask: &[u16; 16]) {
         let (positions, len) = (self.st.positions, self.mft_len());
         let words = bits::words(self.st.mft_blocks * positions);
         let table = part_mut(self.mft, switch.index(), len);
         let dirty = part_mut(self.mft_dirty, switch.index(), words);
-        let mut changed = false;
         for (position, &mask) in mask.iter().enumerate().take(positions) {
             let part = mlid / 32 * positions + position;
             if let Some(place) = table.get_mut(part * 32 + mlid % 32)
@@ -488,10 +486,8 @@ impl Manager<'_> {
             {
                 *place = mask;
                 bits::set(dirty, part);
-                changed = true;
             }
         }
-        changed
     }
 
     /// A switch is new, or has lost its tables: all that is not empty is to be written again.

@@ -530,7 +530,9 @@ impl Manager<'_> {
         }
         for id in self.all_switches() {
             let mask = self.masks.get(id.index()).copied().unwrap_or([0; 16]);
-            self.set_mft(id, mlid, &mask);
+            if self.holds(id.index(), mlid) {
+                self.set_mft(id, mlid, &mask);
+            }
         }
     }
 
@@ -556,14 +558,16 @@ impl Manager<'_> {
             hops.filter(|&hops| hops != FAR).max().unwrap_or(FAR)
         };
         let reaches = |from: usize| self.hops_between(from, first) != FAR;
-        let capable = |from: usize| {
-            let row = SwitchId::new(from).and_then(|id| self.switches.get(id));
-            row.is_some_and(|row| usize::from(row.view().multicast_fdb_cap()) > mlid)
-        };
-        let candidates = (0..count).filter(|&from| reaches(from) && capable(from));
+        let candidates = (0..count).filter(|&from| reaches(from) && self.holds(from, mlid));
         let turn =
             |from: usize| (from + count - mlid.checked_rem(count).unwrap_or(0)) % count.max(1);
         candidates.min_by_key(|&from| (farthest(from), from != previous, turn(from)))
+    }
+
+    /// Has the multicast table of a switch a place for this LID?
+    fn holds(&self, switch: usize, mlid: usize) -> bool {
+        let row = SwitchId::new(switch).and_then(|id| self.switches.get(id));
+        row.is_some_and(|row| usize::from(row.view().multicast_fdb_cap()) > mlid)
     }
 
     /// Tells of a group that came or went.

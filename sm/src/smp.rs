@@ -9,7 +9,7 @@ use crate::manager::Manager;
 use crate::subnet::{NodeTodo, PortFlags, PortTodo};
 use crate::table::{NodeId, PortId, bits};
 use core_ib::wire::mad::{
-    Attribute, AttributeId, LinearForwardingTable, Mad, MadStatus, Method,
+    Attribute, AttributeId, Capability, LinearForwardingTable, Mad, MadStatus, Method,
     MulticastForwardingTable, NodeDescription, NodeInfo, PKeyTable, PortInfo, SlToVlMappingTable,
     SmInfo, Smp, SwitchInfo, VlArbitrationTable,
 };
@@ -566,17 +566,33 @@ impl Manager<'_> {
         Some(Outgoing { to, mad })
     }
 
+    /// The port has extended link speeds, so that it understands the bit of who knows them.
+    fn knows_extended(&self, port: PortId) -> bool {
+        let end = self.end_port_of(port).and_then(|end| self.ports.get(end));
+        end.is_some_and(|row| {
+            row.view()
+                .capability()
+                .contains(Capability::EXTENDED_SPEEDS)
+        })
+    }
+
     fn method_and_modifier(&self, op: Op) -> Option<(Method, u32)> {
         let port = |port: PortId| self.ports.get(port);
         let node_of = |port: PortId| self.node_of(port);
-        let extended = PortInfo::KNOWS_EXTENDED_SPEEDS;
+        let extended = |at| {
+            if self.knows_extended(at) {
+                PortInfo::KNOWS_EXTENDED_SPEEDS
+            } else {
+                0
+            }
+        };
         Some(match op {
             Op::OwnNode | Op::Probe(_) | Op::Description(_) => (Method::GET, 0),
             Op::SwitchInfo(_) | Op::Check(_) | Op::SmInfo(_) => (Method::GET, 0),
             Op::ClearChange(_) | Op::SetSwitch(_) => (Method::SET, 0),
             Op::PortInfo(at) => (Method::GET, port(at)?.number.into()),
             Op::Configure(at) | Op::Bounce(at) | Op::Arm(at) | Op::Activate(at) => {
-                (Method::SET, u32::from(port(at)?.number) | extended)
+                (Method::SET, u32::from(port(at)?.number) | extended(at))
             }
             Op::Command(_, command) => (Method::SET, command.into()),
             Op::PKeys(at, block) | Op::SetPKeys(at, block) => {

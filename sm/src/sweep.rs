@@ -393,6 +393,9 @@ impl Manager<'_> {
 
     /// The port went down or came up, or the HCA was reset.
     pub(crate) fn port_changed(&mut self, up: bool) {
+        if self.st.port_up == up {
+            return;
+        }
         self.drop_requests();
         self.st.port_up = up;
         self.st.phase = Phase::Idle;
