@@ -5,6 +5,8 @@
 #[path = "../tests/fabric/mod.rs"]
 mod fabric;
 
+use core_ib::wire::mad::{Attribute, JoinState, Mad, McMemberRecord, Method, SaHeader};
+use core_ib::{Gid, PKey, QKey};
 use fabric::{Fabric, checks};
 use ib_sm::Config;
 use platform_sim::fabric::topology::{Topology, build};
@@ -26,6 +28,47 @@ fn topology(hosts: usize) -> Topology {
     }
 }
 
+/// Every host joins what a host with IP joins: the broadcast group, all nodes, and a group of its own.
+fn join_all(fabric: &mut Fabric) -> usize {
+    use McMemberRecord as M;
+    let broadcast = ib_sm::Broadcast::DEFAULT.mgid(ib_sm::DEFAULT_BASE);
+    let (mut all, mut own) = (broadcast, broadcast);
+    all.0[12..].copy_from_slice(&[0, 0, 0, 1]);
+    let mut tid = 0_u64;
+    for (number, host) in fabric.hosts().into_iter().enumerate() {
+        own.0[3] = 0x1b;
+        own.0[2] = 0x60;
+        own.0[12..].copy_from_slice(&(number as u32).to_be_bytes());
+        for mgid in [broadcast, all, own] {
+            let record = M {
+                mgid,
+                port_gid: Gid::unicast(Gid::DEFAULT_PREFIX, fabric.guid(host)),
+                join_state: JoinState::FULL_MEMBER,
+                q_key: QKey(0x0b1b),
+                p_key: PKey(0xffff),
+                ..M::default()
+            };
+            let mask = M::MGID | M::PORT_GID | M::JOIN_STATE | M::Q_KEY | M::P_KEY;
+            let mask = mask | M::TCLASS | M::SL | M::FLOW_LABEL;
+            let mut header = SaHeader::request(Method::SET, M::ID, mask);
+            tid += 1;
+            header.header.tid = 0x5_0000_0000 + tid;
+            let mut mad = Mad::ZERO;
+            mad.set_front(&header).unwrap();
+            mad.put(&record).unwrap();
+            fabric.ask(host, mad);
+        }
+        fabric.run_for(Duration::from_micros(50));
+    }
+    fabric.run_for(Duration::from_secs(1));
+    let good = fabric
+        .inbox
+        .iter()
+        .filter(|(_, received)| received.header().status.0 == 0);
+    assert_eq!(good.count() as u64, tid);
+    tid as usize
+}
+
 fn main() {
     let sizes: Vec<usize> = std::env::args()
         .skip(1)
@@ -37,7 +80,7 @@ fn main() {
         sizes
     };
     println!(
-        "| hosts | switches | SMPs | by LID | sweep, ms of fabric time | CPU, ms | a second sweep, CPU, ms |"
+        "| hosts | switches | SMPs | by LID | sweep, ms of fabric time | CPU, ms | a second sweep, CPU, ms | joins | their CPU, ms |"
     );
     for size in sizes {
         let topology = topology(size);
@@ -56,12 +99,16 @@ fn main() {
         fabric.sweep_now(0);
         fabric.run_for(Duration::from_secs(2));
         let again = fabric.seats[0].cpu - cpu;
+        let cpu_before = fabric.seats[0].cpu;
+        let joins = join_all(&mut fabric);
+        let joined = fabric.seats[0].cpu - cpu_before;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         println!(
-            "| {hosts} | {switches} | {sent} | {by_lid} | {:.1} | {:.1} | {:.1} |",
+            "| {hosts} | {switches} | {sent} | {by_lid} | {:.1} | {:.1} | {:.1} | {joins} | {:.1} |",
             ms(took),
             ms(cpu),
-            ms(again)
+            ms(again),
+            ms(joined)
         );
         eprintln!("{:?} in all", start.elapsed());
     }

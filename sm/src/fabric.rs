@@ -14,6 +14,7 @@ impl Manager<'_> {
             return;
         }
         self.st.reroute = false;
+        self.count_mlids();
         self.remake_all();
         self.build_graph();
         let [a, b, c] = &mut self.sets;

@@ -101,6 +101,8 @@ pub(crate) struct State {
     /// Words of a multicast mask, and blocks of a multicast table.
     pub(crate) positions: usize,
     pub(crate) mft_blocks: usize,
+    /// Multicast LIDs that every switch can hold.
+    pub(crate) usable_mlids: usize,
     /// Records that fit in one answer.
     pub(crate) records: usize,
     pub(crate) lost_reports: u32,
@@ -157,6 +159,7 @@ impl State {
             free_member: None,
             positions: positions(profile),
             mft_blocks: mft_blocks(profile),
+            usable_mlids: n(profile.mlids),
             records: n(profile.records),
             lost_reports: 0,
             graph_count: 0,

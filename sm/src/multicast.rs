@@ -19,6 +19,8 @@ use core_ib::{Gid, Instant, Lid, PKey, QKey, Rate, Sl};
 pub(crate) struct Mlid {
     /// Groups that share it; 0 if it is free.
     pub(crate) groups: u32,
+    /// The last of them to come.
+    first: Option<GroupId>,
     /// Number of their partition: groups of others do not share it.
     pub(crate) base: u16,
     /// Root of the tree when it was made last.
@@ -30,6 +32,7 @@ pub(crate) struct Mlid {
 impl Mlid {
     pub(crate) const FREE: Self = Self {
         groups: 0,
+        first: None,
         base: 0,
         root: 0,
         dirty: false,
@@ -57,8 +60,8 @@ pub(crate) struct Group {
     /// Members that keep it alive.
     pub(crate) full: u32,
     pub(crate) first: Option<MemberId>,
-    /// Next free row.
-    pub(crate) next_free: Option<GroupId>,
+    /// The next group with this multicast LID, or the next free row.
+    pub(crate) next: Option<GroupId>,
 }
 
 impl Group {
@@ -78,7 +81,7 @@ impl Group {
         permanent: false,
         full: 0,
         first: None,
-        next_free: None,
+        next: None,
     };
 }
 
@@ -150,6 +153,7 @@ impl Manager<'_> {
 
     /// The groups that exist from the start: the broadcast group of every partition with IP. protocols 9.8.
     pub(crate) fn found_groups(&mut self) {
+        self.count_mlids();
         let config = self.config;
         for (base, broadcast) in config.broadcasts() {
             let mgid = broadcast.mgid(base);
@@ -206,41 +210,38 @@ impl Manager<'_> {
         if !self.group_map.insert(group.mgid, id.index() as u32) {
             return None;
         }
-        let row = self.groups.get_mut(id)?;
-        let recycled = core::mem::replace(
-            row,
-            Group {
-                mlid: Lid(0xc000 | mlid),
-                ..group
-            },
-        );
+        let number = self.mlids.get_mut(usize::from(mlid))?;
+        number.groups += 1;
+        number.base = group.p_key.base();
+        let new = Group {
+            mlid: Lid(0xc000 | mlid),
+            next: number.first.replace(id),
+            ..group
+        };
+        let recycled = core::mem::replace(self.groups.get_mut(id)?, new);
         if self.st.free_group == Some(id) {
-            self.st.free_group = recycled.next_free;
+            self.st.free_group = recycled.next;
         } else {
             self.st.groups_used += 1;
         }
-        let row = self.mlids.get_mut(usize::from(mlid))?;
-        row.groups += 1;
-        row.base = group.p_key.base();
         self.group_event(true, group.mgid);
         Some(id)
     }
 
-    /// Multicast LIDs that every switch can hold.
-    fn usable_mlids(&self) -> usize {
+    /// Notes how many multicast LIDs every switch can hold.
+    pub(crate) fn count_mlids(&mut self) {
         let switches = self.switches.iter().take(self.st.switches_used);
         let caps = switches.filter_map(|(_, row)| {
             let present = self.nodes.get(row.node).is_some_and(|node| node.present);
             present.then(|| usize::from(row.view().multicast_fdb_cap()))
         });
-        caps.filter(|&cap| cap != 0)
-            .fold(self.mlids.len(), usize::min)
+        let caps = caps.filter(|&cap| cap != 0);
+        self.st.usable_mlids = caps.fold(self.mlids.len(), usize::min);
     }
 
     /// A multicast LID that no group has, or else one of the same partition with the fewest groups.
     fn free_mlid(&self, base: u16) -> Option<u16> {
-        let usable = self.usable_mlids();
-        let rows = || self.mlids.iter().take(usable).enumerate();
+        let rows = || self.mlids.iter().take(self.st.usable_mlids).enumerate();
         let free = rows().find(|(_, row)| row.groups == 0);
         let shared = || {
             let same = rows().filter(|(_, row)| row.base == base);
@@ -265,17 +266,35 @@ impl Manager<'_> {
         let Some(row) = self.groups.get_mut(id) else {
             return;
         };
-        let (mgid, mlid) = (row.mgid, row.mlid);
+        let (mgid, mlid, next) = (row.mgid, row.mlid, row.next);
         *row = Group {
-            next_free: self.st.free_group,
+            next: self.st.free_group,
             ..Group::FREE
         };
         self.st.free_group = Some(id);
         self.group_map.remove(mgid);
-        if let Some(row) = self.mlids.get_mut(usize::from(mlid.0 & 0x3fff)) {
-            row.groups = row.groups.saturating_sub(1);
-        }
+        self.give_up_mlid(usize::from(mlid.0 & 0x3fff), id, next);
         self.group_event(false, mgid);
+    }
+
+    /// Takes a group out of the list of those that share a multicast LID.
+    fn give_up_mlid(&mut self, mlid: usize, id: GroupId, next: Option<GroupId>) {
+        let Some(number) = self.mlids.get_mut(mlid) else {
+            return;
+        };
+        number.groups = number.groups.saturating_sub(1);
+        if number.first == Some(id) {
+            number.first = next;
+            return;
+        }
+        let mut at = number.first;
+        while let Some(row) = at.and_then(|at| self.groups.get_mut(at)) {
+            if row.next == Some(id) {
+                row.next = next;
+                return;
+            }
+            at = row.next;
+        }
     }
 
     /// A port joins, or takes on further states. `None` if there is no room.
@@ -487,23 +506,17 @@ impl Manager<'_> {
     /// Makes the tree of one multicast LID; what changes in the switches is noted.
     fn make_tree(&mut self, mlid: usize) {
         let count = self.st.switches_used.min(self.graph.count);
-        let wanted = Lid(0xc000 | mlid as u16);
-        for mask in self.masks.iter_mut() {
+        for mask in self.masks.iter_mut().take(self.st.switches_used) {
             *mask = [0; 16];
         }
         let [leaves, joined, _] = &mut self.sets;
         leaves.fill(0);
         joined.fill(0);
         // The switches that members hang on, and the ports of those that receive.
-        for group in self.all_groups() {
-            if self
-                .groups
-                .get(group)
-                .is_none_or(|row| row.mlid != wanted || row.mgid.is_none())
-            {
-                continue;
-            }
-            let mut at = self.groups.get(group).and_then(|row| row.first);
+        let mut group = self.mlids.get(mlid).and_then(|row| row.first);
+        while let Some(row) = group.and_then(|group| self.groups.get(group)) {
+            group = row.next;
+            let mut at = row.first;
             while let Some(row) = at.and_then(|at| self.members.get(at)) {
                 at = row.after;
                 let (port, receives) = (row.port, row.state.intersects(RECEIVES));
