@@ -10,7 +10,7 @@ use core_ib::{Gid, PKey, QKey};
 use fabric::{Fabric, checks};
 use ib_sm::Config;
 use platform_sim::fabric::topology::{Topology, build};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn topology(hosts: usize) -> Topology {
     let tree = |radix, levels, parts| {
@@ -83,33 +83,76 @@ fn main() {
         "| hosts | switches | SMPs | by LID | sweep, ms of fabric time | CPU, ms | a second sweep, CPU, ms | joins | their CPU, ms |"
     );
     for size in sizes {
-        let topology = topology(size);
-        let (start, config) = (Instant::now(), Config::default());
-        let mut fabric = Fabric::managed(topology, config);
+        // Other programs can only add to it, so the least of several runs is nearest to the truth.
+        let runs: Vec<Run> = (0..if size > 2000 { 2 } else { 5 })
+            .map(|_| Run::of(size))
+            .collect();
+        let least = |cost: fn(&Run) -> Duration| {
+            runs.iter()
+                .map(cost)
+                .min()
+                .unwrap_or_default()
+                .as_secs_f64()
+                * 1e3
+        };
+        let run = &runs[0];
+        println!(
+            "| {} | {} | {} | {} | {:.1} | {:.2} | {:.2} | {} | {:.2} |",
+            run.hosts,
+            run.switches,
+            run.sent,
+            run.by_lid,
+            least(|run| run.took),
+            least(|run| run.up),
+            least(|run| run.again),
+            run.joins,
+            least(|run| run.joined),
+        );
+    }
+}
+
+/// What one subnet cost its manager.
+struct Run {
+    hosts: usize,
+    switches: usize,
+    sent: u64,
+    by_lid: u64,
+    took: Duration,
+    up: Duration,
+    again: Duration,
+    joins: usize,
+    joined: Duration,
+}
+
+impl Run {
+    fn of(size: usize) -> Self {
+        let mut fabric = Fabric::managed(topology(size), Config::default());
         let begin = fabric.now;
-        let up = fabric.run_until(Duration::from_secs(60), |fabric| {
+        let is_up = fabric.run_until(Duration::from_secs(60), |fabric| {
             fabric.seats[0].sm.is_serving()
         });
+        assert!(is_up, "{:?}", fabric.seats[0].reports);
         let took = fabric.now.since(begin);
-        assert!(up, "{:?}", fabric.seats[0].reports);
         let seat = &fabric.seats[0];
-        let (cpu, sent, by_lid) = (seat.cpu, seat.sent, seat.by_lid);
+        let (up, sent, by_lid) = (seat.cpu, seat.sent, seat.by_lid);
         let (hosts, switches) = (fabric.hosts().len(), fabric.switches().len());
-        checks::subnet_is_up(&fabric, seat.node).unwrap();
+        checks::lids_are_unique(&fabric, &checks::reachable(&fabric, seat.node)).unwrap();
         fabric.sweep_now(0);
         fabric.run_for(Duration::from_secs(2));
-        let again = fabric.seats[0].cpu - cpu;
-        let cpu_before = fabric.seats[0].cpu;
+        let again = fabric.seats[0].cpu - up;
+        let before = fabric.seats[0].cpu;
         let joins = join_all(&mut fabric);
-        let joined = fabric.seats[0].cpu - cpu_before;
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        println!(
-            "| {hosts} | {switches} | {sent} | {by_lid} | {:.1} | {:.1} | {:.1} | {joins} | {:.1} |",
-            ms(took),
-            ms(cpu),
-            ms(again),
-            ms(joined)
-        );
-        eprintln!("{:?} in all", start.elapsed());
+        let joined = fabric.seats[0].cpu - before;
+        Self {
+            hosts,
+            switches,
+            sent,
+            by_lid,
+            took,
+            up,
+            again,
+            joins,
+            joined,
+        }
     }
 }

@@ -60,3 +60,28 @@ fn a_fat_tree() {
         .unwrap(),
     );
 }
+
+#[test]
+fn a_fat_tree_of_a_thousand_hosts() {
+    let shape = build::FatTree {
+        radix: 64,
+        levels: 2,
+        parts: 32,
+    };
+    let fabric = comes_up(build::fat_tree(shape).unwrap());
+    assert_eq!(fabric.hosts().len(), 1024);
+    assert!(
+        fabric.seats[0].by_lid > 4096,
+        "most links are set up by LID"
+    );
+}
+
+#[test]
+fn a_single_host_without_a_cable_is_a_subnet_of_one_once_its_port_is_up() {
+    let mut topology = build::back_to_back();
+    topology.cables.clear();
+    let mut fabric = Fabric::managed(topology, Config::default());
+    fabric.run_for(Duration::from_secs(1));
+    assert_eq!(fabric.seats[0].sm.role(), Role::Master);
+    assert!(fabric.lid(fabric.seats[0].node).is_unicast());
+}
