@@ -1,3 +1,8 @@
 //! Tests that cross the project's crates.
 
 pub mod conformance;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
