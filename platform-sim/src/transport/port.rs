@@ -213,6 +213,8 @@ pub enum Discard {
     Length(usize),
     /// The service level leads to no lane.
     NoLane,
+    /// The P_Key table entry of the queue pair holds no key. verbs 12.
+    NoPKey(usize),
 }
 
 impl fmt::Display for Discard {
@@ -221,6 +223,7 @@ impl fmt::Display for Discard {
             Self::PortState(state) => write!(f, "the port is in state {}", state.0),
             Self::Length(len) => write!(f, "{len} bytes do not go over this link"),
             Self::NoLane => f.write_str("the service level leads to no lane"),
+            Self::NoPKey(index) => write!(f, "P_Key table entry {index} holds no key"),
         }
     }
 }

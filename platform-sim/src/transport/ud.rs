@@ -105,7 +105,7 @@ pub struct UdRequest {
 pub enum SendError {
     /// The port has no GID table entry of this number.
     SgidIndex(usize),
-    /// The port has no P_Key table entry of this number, or it holds an invalid key.
+    /// The port has no P_Key table entry of this number.
     PKeyIndex(usize),
     /// The packet is made and lost: nothing is wrong with the request.
     Discard(Discard),
@@ -115,7 +115,7 @@ impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SgidIndex(index) => write!(f, "there is no GID table entry {index}"),
-            Self::PKeyIndex(index) => write!(f, "P_Key table entry {index} holds no key"),
+            Self::PKeyIndex(index) => write!(f, "there is no P_Key table entry {index}"),
             Self::Discard(discard) => discard.fmt(f),
         }
     }
@@ -135,8 +135,11 @@ pub fn ud_headers(
         _ if is_smi => PKey::DEFAULT,
         index => {
             let entry = port.p_keys.get(index).copied();
-            let valid = entry.filter(|key| key.base() != 0);
-            valid.ok_or(SendError::PKeyIndex(index))?
+            let key = entry.ok_or(SendError::PKeyIndex(index))?;
+            if key.base() == 0 {
+                return Err(SendError::Discard(Discard::NoPKey(index)));
+            }
+            key
         }
     };
     let mut lrh = match request.to.lrh(port) {
