@@ -14,9 +14,12 @@ mod declared;
 mod list;
 mod rig;
 
+pub mod address;
 pub mod cq;
 pub mod hca_and_port;
+pub mod keys;
 pub mod memory;
+pub mod multicast;
 pub mod objects;
 pub mod posting;
 pub mod qp_masks;
