@@ -232,16 +232,16 @@ tables! {
     port_map: (Guid, u32), "guids", |p| map_slots(p.guids), (Guid(0), 0);
     lids: LidRow, "lids", |p| n(p.lids) + 1, LidRow::default();
     lid_map: (Guid, u32), "guids", |p| map_slots(p.guids), (Guid(0), 0);
-    lft: u8, "switches", |p| n(p.switches) * row_len(p), crate::route::UNREACHABLE;
-    lft_dirty: u64, "switches", |p| n(p.switches) * lft_words(p), 0;
+    lft: u8, "switches", |p| n(p.switches).saturating_mul(row_len(p)), crate::route::UNREACHABLE;
+    lft_dirty: u64, "switches", |p| n(p.switches).saturating_mul(lft_words(p)), 0;
     lft_row: u8, "lids", |p| row_len(p), 0;
-    mft: u16, "switches", |p| n(p.switches) * mft_blocks(p) * positions(p) * 32, 0;
-    mft_dirty: u64, "switches", |p| n(p.switches) * mft_words(p), 0;
+    mft: u16, "switches", |p| n(p.switches).saturating_mul(mft_blocks(p) * positions(p) * 32), 0;
+    mft_dirty: u64, "switches", |p| n(p.switches).saturating_mul(mft_words(p)), 0;
     masks: [u16; 16], "switches", |p| n(p.switches), [0; 16];
-    hops: u8, "switches", |p| n(p.switches) * n(p.switches), 0;
+    hops: u8, "switches", |p| n(p.switches).saturating_mul(n(p.switches)), 0;
     graph_start: u32, "switches", |p| n(p.switches) + 2, 0;
     graph_links: Link, "ports", |p| n(p.ports), Link::default();
-    graph_near: u64, "switches", |p| n(p.switches) * switch_words(p), 0;
+    graph_near: u64, "switches", |p| n(p.switches).saturating_mul(switch_words(p)), 0;
     set_a: u64, "switches", |p| switch_words(p), 0;
     set_b: u64, "switches", |p| switch_words(p), 0;
     set_c: u64, "switches", |p| switch_words(p), 0;
@@ -259,7 +259,7 @@ tables! {
     slots: Slot, "window", |p| n(p.window), Slot::FREE;
     work: Work, "nodes", |p| n(p.nodes) + n(p.ports), Work::Node(NodeId::FIRST);
     transfers: Option<Transfer>, "transfers", |p| n(p.transfers), None;
-    records: u32, "records", |p| n(p.transfers) * n(p.records), 0;
+    records: u32, "records", |p| n(p.transfers).saturating_mul(n(p.records)), 0;
     replies: Reply, "replies", |p| n(p.replies), Reply::NONE;
     reports: Report, "replies", |_p| 128, Report::Lost { count: 0 };
 }

@@ -141,7 +141,16 @@ impl Manager<'_> {
     }
 
     /// More than ten identical traps, each within 5 s of the one before, are noise until it is quiet. protocols 9.9.
+    /// Those that tell of changes are news every time: hosts that start one after another on one switch are no noise.
     fn is_noise(&mut self, notice: &Notice) -> bool {
+        let news = [
+            TrapNumber::LINK_STATE_CHANGE,
+            TrapNumber::LOCAL_CHANGES,
+            TrapNumber::SYSTEM_IMAGE_GUID,
+        ];
+        if notice.is_generic && news.contains(&notice.number) {
+            return false;
+        }
         let plain = Notice {
             toggle: false,
             count: 0,

@@ -2,7 +2,10 @@
 
 mod fabric;
 
-use core_ib::wire::mad::{MKey, MtuCode, PortState, VlCode, VlWeight};
+use core_ib::wire::mad::{
+    Attribute, AttributeId, ChangeFlags, LocalChangesTrap, MKey, Mad, Method, MtuCode,
+    NodeDescription, NodeRecord, PortState, SaHeader, TrapDetails, VlCode, VlWeight,
+};
 use core_ib::{Guid, Lid, Mtu, PKey, Sl};
 use fabric::{Fabric, checks};
 use ib_sm::{Broadcast, Config, Level, Membership, Partition, Qos, Report};
@@ -505,4 +508,101 @@ fn no_warning_is_given_where_nothing_is_wrong() {
         .iter()
         .filter(|report| report.level() == Level::Warning);
     assert_eq!(warnings.count(), 0);
+}
+
+#[test]
+fn a_trap_is_repressed_and_a_new_description_is_read() {
+    let mut fabric = up(build::line(2, 3), Config::default());
+    let host = fabric.hosts()[4];
+    fabric.nodes[host].description = NodeDescription::new("another name");
+    let lid = fabric.lid(host);
+    let represses = |fabric: &Fabric| {
+        let repress = (Method::TRAP_REPRESS, AttributeId::NOTICE);
+        fabric.seats[0].kinds.get(&repress).copied().unwrap_or(0)
+    };
+    let (sent, before) = (fabric.seats[0].sent, represses(&fabric));
+    let details = TrapDetails::LocalChanges(LocalChangesTrap {
+        lid,
+        other_local_changes: true,
+        changes: ChangeFlags::NODE_DESCRIPTION,
+        ..LocalChangesTrap::default()
+    });
+    fabric.trap(host, 1, 144, &details);
+    fabric.run_for(SECOND / 10);
+    assert_eq!(
+        fabric.seats[0].sent - sent,
+        2,
+        "it is repressed, and one question is asked"
+    );
+    assert_eq!(represses(&fabric) - before, 1);
+    let mut header = SaHeader::request(Method::GET, NodeRecord::ID, NodeRecord::LID);
+    header.header.tid = 5;
+    let mut mad = Mad::ZERO;
+    mad.set_front(&header).unwrap();
+    mad.put(&NodeRecord {
+        lid,
+        ..NodeRecord::default()
+    })
+    .unwrap();
+    let record: NodeRecord = fabric.ask_and_wait(host, mad).unwrap().get().unwrap();
+    assert_eq!(record.description.as_str(), "another name");
+}
+
+#[test]
+fn hosts_that_start_one_after_another_are_all_noticed_at_once() {
+    let mut fabric = up(
+        build::star(20),
+        Config {
+            sweep_interval: 3600 * SECOND,
+            ..Config::default()
+        },
+    );
+    let hosts = fabric.hosts();
+    for &host in &hosts[1..] {
+        fabric.power_off(host);
+    }
+    fabric.run_for(2 * SECOND);
+    for &host in &hosts[1..] {
+        fabric.power_on(host);
+        fabric.run_for(3 * SECOND / 2);
+        let state = fabric.nodes[host].port(1).unwrap().info.state;
+        assert_eq!(state, PortState::ACTIVE, "host {host}");
+    }
+}
+
+#[test]
+fn a_manager_can_sit_on_a_switch() {
+    let mut fabric = Fabric::new(build::line(3, 2));
+    let switch = fabric.switches()[1];
+    fabric.seat(switch, 0, &ib_sm::Profile::for_hosts(8), Config::default());
+    assert!(fabric.run_until(5 * SECOND, |fabric| fabric.seats[0].sm.is_serving()));
+    checks::subnet_is_up(&fabric, switch).unwrap();
+    let lid = fabric.lid(switch);
+    for host in fabric.hosts() {
+        assert_eq!(fabric.nodes[host].port(1).unwrap().info.master_sm_lid, lid);
+    }
+}
+
+#[test]
+fn a_switch_whose_tables_cannot_be_written_is_not_routed_through() {
+    let mut fabric = Fabric::managed(build::ring(3, 1), Config::default());
+    let switches = fabric.switches();
+    fabric.nodes[switches[1]]
+        .switch
+        .as_mut()
+        .unwrap()
+        .info
+        .linear_fdb_cap = 0;
+    assert!(fabric.run_until(5 * SECOND, |fabric| fabric.seats[0].sm.is_serving()));
+    let guid = fabric.topology.nodes[switches[1]].guid;
+    assert!(
+        fabric.seats[0]
+            .reports
+            .contains(&Report::NoLinearTable { guid })
+    );
+    // The other two reach each other by the third cable.
+    let hosts = fabric.hosts();
+    let mut hops = 0;
+    let end = fabric.by_lid(hosts[0], 1, fabric.lid(hosts[2]), false, &mut hops);
+    assert_eq!(end.map(|end| end.node), Some(hosts[2]));
 }

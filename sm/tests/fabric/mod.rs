@@ -658,23 +658,21 @@ impl Fabric {
 
     /// A switch complains of one of its links: trap 129, 130 or 131.
     pub fn port_trap(&mut self, node: usize, number: u16, port: u8) {
-        let info = self.nodes[node].port(0).unwrap().info;
-        let details = TrapDetails::Port(PortTrap {
-            lid: info.lid,
-            port,
-        });
-        let notice = Notice::new(TrapNumber(number), ProducerType::SWITCH, info.lid, &details);
+        let lid = self.lid(node);
+        let details = TrapDetails::Port(PortTrap { lid, port });
+        self.trap(node, 0, number, &details);
+    }
+
+    /// A node sends a trap from this port.
+    pub fn trap(&mut self, node: usize, port: u8, number: u16, details: &TrapDetails) {
+        let info = self.nodes[node].port(port).unwrap().info;
+        let producer = ProducerType(self.nodes[node].node_type.0.into());
+        let notice = Notice::new(TrapNumber(number), producer, info.lid, details);
         let mut smp = Smp::lid_routed(Method::TRAP, AttributeId::NOTICE, 0);
         smp.header.tid = self.serial;
         smp.put(&notice).unwrap();
-        self.send(
-            node,
-            0,
-            Mad(smp.to_bytes()),
-            info.master_sm_lid,
-            info.lid,
-            Qpn::SMI,
-        );
+        let mad = Mad(smp.to_bytes());
+        self.send(node, port, mad, info.master_sm_lid, info.lid, Qpn::SMI);
     }
 
     /// A MAD comes to a manager out of nowhere.
