@@ -198,6 +198,7 @@ impl<P: Platform> Inner<'_, P> {
     }
 
     pub(crate) fn modify_device(&self, change: &DeviceModify<'_>) -> Result<(), VerbsError> {
+        self.cmd.health().check()?;
         if change.sys_image_guid.is_some() {
             return Err(VerbsError::Unsupported {
                 feature: "setting the system image GUID",

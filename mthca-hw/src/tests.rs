@@ -10,7 +10,8 @@ use crate::{Hca, Interrupts, OpenCause, OpenError, Profile};
 use core::time::Duration;
 use core_ib::platform::{Caching, NoWake, Platform};
 use core_ib::verbs::{
-    AsyncEvent, CqInit, Device, Owner, PortEvent, QpCaps, QpInit, QpType, Signaling, VerbsError,
+    AsyncEvent, CqInit, Device, DeviceModify, Owner, PortEvent, QpCaps, QpInit, QpType, Signaling,
+    VerbsError,
 };
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
@@ -313,6 +314,9 @@ fn an_hca_that_is_pulled_out_is_gone_and_no_memory_with_it() {
     machine.firmware().gone = true;
     assert_eq!(hca.query_port(1), Err(VerbsError::DeviceGone));
     assert_eq!(hca.next_async_event(), Some(AsyncEvent::DeviceGone));
+    // What never reaches the HCA is refused all the same: verbs 13.2.
+    let nothing = DeviceModify::default();
+    assert_eq!(hca.modify_device(&nothing), Err(VerbsError::DeviceGone));
     assert_eq!(hca.dealloc_pd(pd), Ok(()));
     hca.close().unwrap();
     assert_eq!((machine.pieces_out(), machine.bound()), (0, 0));
