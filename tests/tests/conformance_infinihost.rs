@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use core_ib::platform::{Platform as _, Wake};
 use core_ib::{Guid, Instant};
+use hca_abi::infinihost::regs::CatasKind;
 use mthca_hw::{Hca, Profile};
 use openib_tests::conformance;
 use openib_tests::conformance::{Declared, Features, Hears, Refusal, Rig, Side, TooLong};
@@ -98,7 +99,19 @@ struct Wishes {
     unplugged: AtomicBool,
     /// The model may report offences: they are on purpose.
     offends: AtomicBool,
+    /// By side: the HCA is to break, and to be pulled out.
+    breaks: [AtomicBool; 2],
+    goes: [AtomicBool; 2],
     over: AtomicBool,
+}
+
+impl Wishes {
+    /// Is there something new to do?
+    fn pending(&self, unplugged: bool) -> bool {
+        let asked = self.breaks.iter().chain(&self.goes);
+        let mut asked = asked.map(|flag| flag.load(Ordering::Relaxed));
+        self.unplugged.load(Ordering::Relaxed) != unplugged || asked.any(|flag| flag)
+    }
 }
 
 /// See [`Rig`].
@@ -138,6 +151,18 @@ impl<'m> Rig for InfiniHosts<'m> {
 
     fn wakes(&self, side: Side) -> u64 {
         self.wakes[side.index()].0.load(Ordering::Relaxed)
+    }
+
+    fn break_down(&self, side: Side) {
+        self.offends();
+        self.wishes.breaks[side.index()].store(true, Ordering::Relaxed);
+        self.machine(Side::A).sleep(Duration::from_micros(10));
+    }
+
+    fn pull_out(&self, side: Side) {
+        self.offends();
+        self.wishes.goes[side.index()].store(true, Ordering::Relaxed);
+        self.machine(Side::A).sleep(Duration::from_micros(10));
     }
 
     fn plug(&self, plugged: bool) {
@@ -181,11 +206,20 @@ fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
     let mut unplugged = false;
     let goes_on = || !wishes.over.load(Ordering::Relaxed);
     while goes_on() && world.now() < Instant(0).after(LIMIT) {
-        let moved = || wishes.unplugged.load(Ordering::Relaxed) != unplugged;
-        world.run_while(LIMIT, || goes_on() && !moved());
-        if moved() {
+        world.run_while(LIMIT, || goes_on() && !wishes.pending(unplugged));
+        if wishes.unplugged.load(Ordering::Relaxed) != unplugged {
             unplugged = !unplugged;
             world.with_wire(|plug: &mut Plug, now| plug.plug(!unplugged, now));
+        }
+        for (at, host) in [a, b].into_iter().enumerate() {
+            if wishes.breaks[at].swap(false, Ordering::Relaxed) {
+                world.with_model(host, |hca: &mut InfiniHost, _| {
+                    hca.break_down(CatasKind::INTERNAL);
+                });
+            }
+            if wishes.goes[at].swap(false, Ordering::Relaxed) {
+                world.remove_function(host);
+            }
         }
     }
     if let Err(stuck) = world.finish(task) {

@@ -201,6 +201,13 @@ macro_rules! conformance {
                 gsi_tells_the_index_by_which_a_packet_came_and_sends_by_the_one_given,
                 gsi_hears_who_knows_its_qkey_and_nobody_else,
             ],
+            failure: [
+                a_failure_is_told_once_and_flushes_all_that_is_outstanding,
+                a_removal_is_told_once_and_flushes_all_that_is_outstanding,
+                an_hca_that_has_failed_takes_no_more_and_gives_everything_back,
+                an_hca_that_is_gone_takes_no_more_and_gives_everything_back,
+                the_peer_of_an_hca_that_failed_works_on,
+            ],
         });
     };
     ($name:ident, $rig:path, { $($group:ident: [$($case:ident),* $(,)?]),* $(,)? }) => {

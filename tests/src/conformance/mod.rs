@@ -16,6 +16,7 @@ mod rig;
 
 pub mod address;
 pub mod cq;
+pub mod failure;
 pub mod hca_and_port;
 pub mod keys;
 pub mod memory;

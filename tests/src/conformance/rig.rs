@@ -54,6 +54,10 @@ pub trait Rig: Sync {
     fn wakes(&self, side: Side) -> u64;
     /// What follows breaks a rule for consumers on purpose: a machine that reports such things shall not.
     fn offends(&self);
+    /// The HCA fails for good: a catastrophic error. The driver is not told but by the HCA itself. Blocks.
+    fn break_down(&self, side: Side);
+    /// Somebody pulls the HCA out of its machine, without a word to anybody. Blocks.
+    fn pull_out(&self, side: Side);
     /// Pulls the cable, or plugs it in again. Blocks.
     fn plug(&self, plugged: bool);
 }
