@@ -132,6 +132,8 @@ pub(super) struct Engine {
 
 /// So many things at one instant are a loop.
 const AT_ONCE: u32 = 10_000_000;
+/// So many things are done for another thread before it may go on.
+const AT_A_TIME: u32 = 64;
 /// In real time, the clock is read, and others may run, once in so many points.
 const POINTS: u32 = 32;
 /// In real time, so much passes at most from one look at files and wakers to the next.
@@ -254,6 +256,27 @@ impl Engine {
         }
         self.set_now(at);
         self.strike(me)
+    }
+
+    /// Does what is due now, up to the first context that is: that is for its own thread. A bounded amount of it.
+    pub(super) fn do_what_is_due(&mut self) {
+        let until = self.now.min(self.horizon);
+        self.aside(|engine| {
+            for _ in 0..AT_A_TIME {
+                if engine.earliest() > until || engine.context_is_next() {
+                    break;
+                }
+                engine.run_next(until);
+            }
+        });
+    }
+
+    /// Does what no context of this world does.
+    pub(super) fn aside<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let inline = core::mem::replace(&mut self.inline, true);
+        let result = f(self);
+        self.inline = inline;
+        result
     }
 
     fn context_is_next(&self) -> bool {

@@ -658,16 +658,25 @@ impl fmt::Debug for Remote {
 
 impl Remote {
     /// Lets `f` at the function, at the present instant; `None` if it is gone. Waits for whatever the world does at
-    /// the moment, which is never long.
+    /// the moment, which is never long. What is due on the wire and by timers is done on this thread, so that a packet
+    /// does not wait until another one has woken up; contexts run on their own.
     pub fn with_function<R>(
         &self,
         f: impl FnOnce(&mut dyn PciFunction, &mut dyn Bus) -> R,
     ) -> Option<R> {
-        let result = self.shared.with(|engine| {
+        let (result, sooner) = self.shared.with(|engine| {
             engine.refresh();
-            engine.with_function(self.host, f)
+            let before = engine.earliest();
+            engine.do_what_is_due();
+            let result = engine.aside(|engine| engine.with_function(self.host, f));
+            engine.refresh();
+            engine.do_what_is_due();
+            (result, engine.earliest() < before)
         });
-        self.shared.waker.wake();
+        // The world sleeps until something that is not later than `before`; what is later needs no waking.
+        if sooner {
+            self.shared.waker.wake();
+        }
         result
     }
 }

@@ -224,6 +224,30 @@ fn a_function_serves_a_machine_of_another_world_from_another_thread() {
 }
 
 #[test]
+fn a_load_by_another_thread_does_not_wake_a_world_that_has_nothing_to_do() {
+    let mut world = World::with(real(), Nowhere);
+    let (messages, arrived) = std::sync::mpsc::channel();
+    let guest = Elsewhere {
+        memory: Arc::new(Mutex::new([0; 4096])),
+        messages,
+    };
+    let function = Box::new(Exerciser::new());
+    let theirs = world.add_guest("guest", function, Box::new(guest), &[]);
+    let remote = world.remote(theirs);
+    let loads = std::thread::spawn(move || {
+        for _ in 0..500 {
+            remote.with_function(|function, bus| function.mmio_read(bus, 0, 0, &mut [0; 4]));
+            // Time for the world to wake up, if it would; no message comes.
+            let _ = arrived.recv_timeout(Duration::from_micros(100));
+        }
+    });
+    world.run_for(Duration::from_millis(100));
+    loads.join().unwrap();
+    let sleeps = world.statistics().sleeps;
+    assert!(sleeps < 50, "{sleeps} sleeps");
+}
+
+#[test]
 #[should_panic(expected = "only guests")]
 fn a_machine_of_this_world_is_not_reached_from_other_threads() {
     let (world, host) = world(real());
