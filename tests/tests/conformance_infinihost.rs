@@ -7,13 +7,13 @@ use core_ib::{Guid, Instant};
 use hca_abi::infinihost::regs::CatasKind;
 use mthca_hw::{Hca, Profile};
 use openib_tests::conformance;
-use openib_tests::conformance::{Declared, Features, Hears, Refusal, Rig, Side, TooLong};
+use openib_tests::conformance::{Declared, Features, Filter, Hears, Refusal, Rig, Side, TooLong};
 use platform_sim::hca::infinihost::{Config, InfiniHost};
 use platform_sim::machine::{
     self, Cable, Delivery, LinkControl, LinkParameters, OnReport, SendQueueFull, SimPlatform, Wire,
     WireEnd, World,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What the driver and the model are.
 const DECLARED: Declared = Declared {
@@ -51,11 +51,13 @@ struct Plug {
     plugged: bool,
     /// What both ends want of their links.
     wants: [LinkControl; 2],
+    filter: Arc<Mutex<Option<Filter>>>,
 }
 
 impl Plug {
-    fn new() -> Self {
+    fn new(filter: Arc<Mutex<Option<Filter>>>) -> Self {
         Self {
+            filter,
             cable: Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(20)),
             plugged: true,
             wants: [LinkControl::Disabled; 2],
@@ -73,7 +75,12 @@ impl Plug {
 
 impl Wire for Plug {
     fn send(&mut self, end: WireEnd, packet: &[u8], now: Instant) -> Result<(), SendQueueFull> {
-        self.cable.send(end, packet, now)
+        let side = Side::BOTH[(end.0 & 1) as usize];
+        let mut filter = self.filter.lock().unwrap();
+        if filter.as_mut().is_none_or(|passes| passes(side, packet)) {
+            return self.cable.send(end, packet, now);
+        }
+        Ok(())
     }
 
     fn set_link(&mut self, end: WireEnd, control: LinkControl, now: Instant) {
@@ -103,6 +110,7 @@ struct Wishes {
     breaks: [AtomicBool; 2],
     goes: [AtomicBool; 2],
     over: AtomicBool,
+    filter: Arc<Mutex<Option<Filter>>>,
 }
 
 impl Wishes {
@@ -165,6 +173,10 @@ impl<'m> Rig for InfiniHosts<'m> {
         self.machine(Side::A).sleep(Duration::from_micros(10));
     }
 
+    fn filter(&self, filter: Option<Filter>) {
+        *self.wishes.filter.lock().unwrap() = filter;
+    }
+
     fn plug(&self, plugged: bool) {
         self.wishes.unplugged.store(!plugged, Ordering::Relaxed);
         self.machine(Side::A).sleep(Duration::from_millis(1));
@@ -181,13 +193,13 @@ fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
         on_report: OnReport::Collect,
         ..machine::Config::default()
     };
-    let mut world = World::with(config, Plug::new());
+    let wishes = Arc::new(Wishes::default());
+    let mut world = World::with(config, Plug::new(wishes.filter.clone()));
     let [a, b] = [(0, "host-a"), (1, "host-b")].map(|(end, name)| {
         let card = Config::new(Guid(0x0002_c900_0000_0100 + (u64::from(end) << 8)));
         world.add_host(name, Box::new(InfiniHost::new(card)), &[WireEnd(end)])
     });
     let peer = world.platform(b);
-    let wishes = Arc::new(Wishes::default());
     let asked = wishes.clone();
     let task = world.spawn(a, "case", move |machine| {
         let machines = [machine, &peer];

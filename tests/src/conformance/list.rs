@@ -1,7 +1,8 @@
 //! Makes tests of cases.
 
 /// Makes one `#[test]` of each case, in a module for each group. `conformance!(name, rig)` is all of them but those that
-/// send over connected services; `conformance!(name, rig, { objects: [case, …], … })` is these alone.
+/// send over connections, which are `conformance!(name, rig, connections)`; a list of groups and cases in the place of
+/// `connections` is these alone.
 ///
 /// `rig` is a function that makes a rig, runs the case that it is given in it, and takes it down again; see
 /// [`Rig`](crate::conformance::Rig).
@@ -207,6 +208,59 @@ macro_rules! conformance {
                 an_hca_that_has_failed_takes_no_more_and_gives_everything_back,
                 an_hca_that_is_gone_takes_no_more_and_gives_everything_back,
                 the_peer_of_an_hca_that_failed_works_on,
+            ],
+        });
+    };
+    ($name:ident, $rig:path, connections) => {
+        $crate::conformance!($name, $rig, {
+            connected: [
+                a_message_of_any_length_arrives_whole,
+                inline_data_of_a_connection_is_copied_while_posting,
+                a_read_or_atomic_cannot_be_inline,
+                an_opcode_that_uc_does_not_have_is_refused,
+                immediate_data_of_a_send_or_write_arrives_in_the_order_of_the_wire,
+                pieces_of_a_message_arrive_as_one_stream,
+                err_flushes_a_connection_in_order,
+                sends_of_a_connection_wait_in_sqd_and_receives_do_not,
+                a_busy_connection_drains_and_then_says_so_once,
+                a_qp_that_is_draining_cannot_leave_sqd_but_for_err_and_reset,
+                a_connection_that_is_reset_is_as_new,
+                the_first_packet_in_rtr_is_told_once,
+                the_queues_of_a_connection_fill_and_empty,
+            ],
+            rdma: [
+                what_is_written_is_what_is_read_back,
+                a_uc_write_arrives_and_a_refused_one_is_silent,
+                a_write_or_read_of_nothing_looks_at_no_key,
+                what_the_region_of_the_peer_does_not_allow_is_refused,
+                what_the_qp_of_the_peer_does_not_allow_is_refused,
+                a_read_into_memory_that_may_not_be_written_ends_with_loc_prot,
+                a_write_with_immediate_to_a_bad_key_does_not_complete_a_receive,
+                a_responder_that_refuses_goes_to_err_and_flushes_its_receives,
+                atomics_give_the_old_value_in_host_order,
+                fetch_adds_of_many_qps_add_up,
+                an_atomic_that_is_not_aligned_is_refused,
+                an_error_lets_the_earlier_ones_succeed_and_flushes_the_later_ones,
+                a_fenced_send_carries_what_the_read_before_it_brought,
+                more_reads_than_may_be_outstanding_wait_their_turn,
+                no_byte_changes_once_a_region_is_gone,
+            ],
+            reliable: [
+                a_silent_peer_is_given_up_after_all_retries,
+                any_one_packet_may_be_lost_and_everything_comes_right,
+                a_send_waits_for_a_receive_as_long_as_it_takes,
+                without_rnr_retries_the_first_rnr_nak_ends_it,
+                a_send_longer_than_the_receive_ends_both,
+                a_receive_without_a_good_key_ends_both,
+                a_uc_message_that_loses_its_middle_leaves_the_receive_to_the_next,
+                what_arrives_before_rtr_is_retried,
+                a_peer_in_err_does_not_answer,
+                a_request_that_fails_while_draining_ends_in_err_without_drained,
+                a_drained_connection_takes_another_path_and_timeout,
+                a_connection_waits_for_its_srq_and_tells_of_its_last_wqe,
+                two_limited_members_have_no_connection,
+                a_connection_stops_with_its_pkey_and_goes_on_with_it,
+                a_short_cut_of_the_cable_costs_time_and_nothing_else,
             ],
         });
     };

@@ -12,9 +12,11 @@
 
 mod declared;
 mod list;
+mod not_covered;
 mod rig;
 
 pub mod address;
+pub mod connected;
 pub mod cq;
 pub mod failure;
 pub mod hca_and_port;
@@ -25,8 +27,11 @@ pub mod objects;
 pub mod posting;
 pub mod qp_masks;
 pub mod qp_states;
+pub mod rdma;
+pub mod reliable;
 pub mod srq;
 pub mod tools;
 
 pub use declared::{Declared, Features, Hears, Refusal, TooLong};
-pub use rig::{Rig, Side};
+pub use not_covered::NOT_COVERED;
+pub use rig::{Filter, Rig, Side};

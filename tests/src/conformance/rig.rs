@@ -34,6 +34,9 @@ impl Side {
     }
 }
 
+/// Looks at each packet that a side sends, from LRH to VCRC, and says whether it may pass.
+pub type Filter = Box<dyn FnMut(Side, &[u8]) -> bool + Send>;
+
 /// Two HCAs, freshly opened, port 1 of each on one end of a cable, without a subnet manager. A case may block: it runs
 /// in the control context of a machine, whose clock and sleep it waits by.
 pub trait Rig: Sync {
@@ -58,6 +61,8 @@ pub trait Rig: Sync {
     fn break_down(&self, side: Side);
     /// Somebody pulls the HCA out of its machine, without a word to anybody. Blocks.
     fn pull_out(&self, side: Side);
+    /// Packets are lost that the filter does not let pass; `None` lets all pass.
+    fn filter(&self, filter: Option<Filter>);
     /// Pulls the cable, or plugs it in again. Blocks.
     fn plug(&self, plugged: bool);
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod buffer;
+mod link;
 mod ports;
 mod station;
 pub mod steps;
@@ -12,6 +13,7 @@ pub use answers::{
     is_invalid_state, is_no_resources, is_not_permitted, is_unsupported,
 };
 pub use buffer::Buffer;
+pub use link::{ALL_RIGHTS, Link};
 pub use ports::{
     MGID, MLID, MTU, activate, bring_up, change_port, get, info, lid, set, set_pkeys, train,
 };

@@ -119,9 +119,14 @@ pub fn train<R: Rig>(rig: &R) {
     }
 }
 
-/// What a subnet manager does to bring up the cable: both ports have their LIDs and are Active.
+/// What a subnet manager does to bring up the cable: both ports have their LIDs and are Active. Does
+/// nothing the second time.
 pub fn bring_up<R: Rig>(rig: &R) {
     train(rig);
+    let is_up = |side| rig.hca(side).query_port(1).unwrap().is_active();
+    if Side::BOTH.into_iter().all(is_up) {
+        return;
+    }
     for side in Side::BOTH {
         change_port(rig.hca(side), |info| {
             info.state = PortState::ARMED;
