@@ -2,22 +2,13 @@
 
 use crate::demo::Options;
 use crate::sim::{Settings, Simulation};
-use crate::tun::Namespace;
+use crate::tun::{Child, Ended, MTU, Namespace};
 use core::time::Duration;
 use platform_sim::fabric::Capture;
 use platform_sim::fabric::topology::PortRef;
 use platform_sim::machine::Mode;
 use std::fs::File;
 use std::io::BufWriter;
-use std::process::Child;
-
-/// MTU of IPoIB in datagram mode over an InfiniBand MTU of 2048.
-const MTU: u16 = 2044;
-
-/// Name of the namespace of host number `index`.
-pub fn namespace(index: usize) -> String {
-    format!("openib{index}")
-}
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<(), String> {
@@ -43,7 +34,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     // Dropped at the end, and the namespaces with it.
     let mut namespaces = Vec::new();
     for index in 0..total {
-        let name = namespace(index);
+        let name = Namespace::of_host(index);
         let problem =
             |error| format!("network namespace {name}: {error} (this takes root and `ip`)");
         let namespace = Namespace::new(&name).map_err(problem)?;
@@ -100,33 +91,23 @@ fn serve(
     ) else {
         return Ok(());
     };
-    let address = |address: Option<std::net::IpAddr>| {
-        address
-            .map(|address| address.to_string())
-            .unwrap_or_default()
-    };
-    let (peer4, peer6) = (address(peer.ipv4()), address(peer.ipv6()));
-    let host_node = host.node;
-    let Some((program, words)) = options.command.split_first() else {
+    let port = PortRef::new(host.node, 1);
+    let addresses = (peer.ipv4(), peer.ipv6());
+    let ended = Ended::new()?;
+    if options.command.is_empty() {
+        let peer = addresses.0.map(|address| address.to_string());
         println!(
-            "try:  ip netns exec {} ping {peer4}      (Ctrl-C ends)",
-            here.name()
+            "try:  ip netns exec {} ping {}      (Ctrl-C ends)",
+            here.name(),
+            peer.unwrap_or_default()
         );
-        loop {
+        while !ended.is() {
             simulation.run_for(Duration::from_millis(100));
         }
-    };
-    let mut command = here.command(program);
-    command
-        .args(words)
-        .env("PEER", &peer4)
-        .env("PEER6", &peer6)
-        .env("NS", here.name())
-        .env("PEER_NS", there.name());
-    let child = command
-        .spawn()
-        .map_err(|error| format!("{program}: {error}"))?;
-    watch(simulation, child, options, host_node)
+        return Ok(());
+    }
+    let child = Child::start(&options.command, here, there, addresses)?;
+    watch(simulation, child, options, port, &ended)
 }
 
 /// Runs the world until the command ends, with a flap in the middle if that is asked for.
@@ -134,10 +115,10 @@ fn watch(
     simulation: &mut Simulation,
     mut child: Child,
     options: &Options,
-    node: usize,
+    port: PortRef,
+    ended: &Ended,
 ) -> Result<(), String> {
     let began = std::time::Instant::now();
-    let port = PortRef::new(node, 1);
     // Still to come: pull, put back.
     let mut flap: Vec<(Duration, bool)> = options
         .flap
@@ -158,16 +139,10 @@ fn watch(
             );
             simulation.plug(port, plugged);
         }
-        match child.try_wait() {
-            Ok(None) => {}
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => {
-                return Err(format!(
-                    "the command ended with {status}\n{}",
-                    simulation.describe()
-                ));
-            }
-            Err(error) => return Err(format!("the command: {error}")),
+        match child.result(ended) {
+            None => {}
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => return Err(format!("{error}\n{}", simulation.describe())),
         }
     }
 }

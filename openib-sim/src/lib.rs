@@ -6,6 +6,7 @@ pub mod drawing;
 pub mod host;
 pub mod ip;
 pub mod logger;
+pub mod relay;
 pub mod serve;
 pub mod sim;
 pub mod tun;

@@ -1,7 +1,7 @@
 //! The InfiniBand simulator as a program.
 
 use clap::{Parser, Subcommand};
-use openib_sim::{demo, serve};
+use openib_sim::{demo, relay, serve};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -17,11 +17,15 @@ enum Command {
     Demo(demo::Options),
     /// A fabric whose hosts are sockets for virtual machines (QEMU: `-device vfio-user-pci`).
     Serve(serve::Options),
+    /// Two TUN devices with nothing but a copying thread between them, to measure `demo --tun` against.
+    #[command(hide = true)]
+    Relay(relay::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(options) => demo::run(&options),
+        Command::Relay(options) => relay::run(&options),
         Command::Serve(options) => serve::run(&options, &mut serve::Nobody),
     };
     match result {

@@ -3,6 +3,7 @@
 //!
 //! Takes the rights of an administrator and the `ip` program.
 
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -10,6 +11,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::process::Command;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// An address with the length of its prefix.
@@ -43,16 +46,91 @@ impl FromStr for Cidr {
     }
 }
 
+/// MTU of IPoIB in datagram mode over an InfiniBand MTU of 2048.
+pub const MTU: u16 = 2044;
+
+/// Was this program told to end, by Ctrl-C or otherwise?
+pub struct Ended(Arc<AtomicBool>);
+
+impl Ended {
+    /// From now on such a signal is noted and does nothing else, so that namespaces are not left behind.
+    pub fn new() -> Result<Self, String> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, flag.clone())
+                .map_err(|error| format!("signals cannot be caught: {error}"))?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// Was it?
+    pub fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A command that runs in a namespace; killed if this is dropped before its end.
+pub struct Child {
+    program: String,
+    process: std::process::Child,
+}
+
+impl Child {
+    /// Starts `words` in `here`. The environment names the other namespace, `there`, and its IPv4 and IPv6 addresses.
+    pub fn start(
+        words: &[String],
+        here: &Namespace,
+        there: &Namespace,
+        (peer4, peer6): (Option<IpAddr>, Option<IpAddr>),
+    ) -> Result<Self, String> {
+        let (program, words) = words.split_first().ok_or("there is no command to run")?;
+        let text = |address: Option<IpAddr>| address.map_or_else(String::new, |it| it.to_string());
+        let process = here
+            .command(program)
+            .args(words)
+            .env("PEER", text(peer4))
+            .env("PEER6", text(peer6))
+            .env("NS", &here.name)
+            .env("PEER_NS", &there.name)
+            .spawn()
+            .map_err(|error| format!("{program}: {error}"))?;
+        let program = program.clone();
+        Ok(Self { program, process })
+    }
+
+    /// How it ended, or that this program was told to end; `None` while it runs.
+    pub fn result(&mut self, ended: &Ended) -> Option<Result<(), String>> {
+        let program = &self.program;
+        match self.process.try_wait() {
+            Ok(None) if ended.is() => Some(Err(format!("interrupted before {program} ended"))),
+            Ok(None) => None,
+            Ok(Some(status)) if status.success() => Some(Ok(())),
+            Ok(Some(status)) => Some(Err(format!("{program} ended with {status}"))),
+            Err(error) => Some(Err(format!("{program}: {error}"))),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Fails if it has ended, and then there is nothing to wait for.
+        if self.process.kill().is_ok() {
+            let _ = self.process.wait();
+        }
+    }
+}
+
 /// A network namespace, gone when this is dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
-fn ip(arguments: &[&str]) -> io::Result<()> {
+/// What `ip` printed.
+fn ip(arguments: &[&str]) -> io::Result<String> {
     let output = Command::new("ip").args(arguments).output()?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let words = arguments.join(" ");
@@ -60,9 +138,20 @@ fn ip(arguments: &[&str]) -> io::Result<()> {
 }
 
 impl Namespace {
-    /// Makes it. One of the same name that an earlier run left behind is replaced.
+    /// Name of the namespace of host number `index`, from 0.
+    pub fn of_host(index: usize) -> String {
+        format!("openib{index}")
+    }
+
+    /// Makes it. One of the same name that a killed run left behind, with nothing in it, is replaced; one in use is
+    /// left alone, and is an error.
     pub fn new(name: &str) -> io::Result<Self> {
-        if ip(&["netns", "add", name]).is_err() {
+        if let Err(error) = ip(&["netns", "add", name]) {
+            // A TUN device goes with its program, so a namespace that nobody uses has its loopback alone.
+            let devices = ip(&["-n", name, "-oneline", "link", "show"])?;
+            if devices.lines().count() > 1 || !ip(&["netns", "pids", name])?.is_empty() {
+                return Err(error);
+            }
             ip(&["netns", "delete", name])?;
             ip(&["netns", "add", name])?;
         }
