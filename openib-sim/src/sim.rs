@@ -355,6 +355,18 @@ impl Simulation {
         }
     }
 
+    /// Switches host `index` on, after [`Simulation::power_off`] or instead of it, and starts it anew: an empty machine
+    /// with an HCA that nobody has used. Its [`SimHost::remote`] is a new one.
+    pub fn power_on(&mut self, index: usize) -> Result<(), String> {
+        let host = self.hosts.get_mut(index).ok_or("no such host")?;
+        let hca = hca_config(&self.topology, host.node).ok_or("no such node")?;
+        self.world.power_on(host.id, Box::new(InfiniHost::new(hca)));
+        let machine = self.world.platform(host.id);
+        host.remote = Remote::new(&machine).map_err(|error| error.to_string())?;
+        self.start(index);
+        Ok(())
+    }
+
     /// Are all hosts' interfaces up (or, without IP, their ports active)?
     pub fn all_up(hosts: &[SimHost]) -> bool {
         hosts.iter().all(|host| {

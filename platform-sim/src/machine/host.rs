@@ -138,6 +138,20 @@ impl Host {
         }
     }
 
+    /// Power comes back: nothing is left of what was before.
+    pub(super) fn boot(&mut self) {
+        let seed = self.dice.next_u64();
+        self.memory = HostMemory::new(SplitMix64::new(seed));
+        self.interrupts = Interrupts::new();
+        self.timers.clear();
+        self.posted.clear();
+        self.tables.clear();
+        self.rations.clear();
+        self.idle.clear();
+        self.spin = Spin::default();
+        self.powered = true;
+    }
+
     /// Is the machine itself of another world?
     pub(super) fn is_guest(&self) -> bool {
         self.guest.is_some()

@@ -131,6 +131,12 @@ impl World {
     ) -> HostId {
         let id = self.add(name, function, None, ends);
         self.shared.with(|engine| engine.enumerate(id));
+        self.start_idle(id);
+        id
+    }
+
+    /// Starts the contexts that take interrupts.
+    fn start_idle(&mut self, id: HostId) {
         // Two, so that handlers of two vectors run beside each other.
         for number in 0..2 {
             let shared = self.shared.clone();
@@ -143,7 +149,6 @@ impl World {
                 }
             });
         }
-        id
     }
 
     /// A machine of another world, which reaches `function` by way of [`World::remote`].
@@ -534,7 +539,8 @@ impl World {
         });
     }
 
-    /// Switches a machine off: its contexts stop where they are, its function is gone. Nothing of it ever runs again.
+    /// Switches a machine off: its contexts stop where they are, its function is gone. Nothing of what ran on it ever
+    /// runs again; [`World::power_on`] gives back an empty machine.
     pub fn power_off(&mut self, host: HostId) {
         let dead = self.shared.with(|engine| {
             engine.remove_function(host);
@@ -555,6 +561,21 @@ impl World {
         });
         for id in dead {
             self.fibers.remove(&id);
+        }
+    }
+
+    /// Switches a machine on that was switched off, with `function` in it: its memory is empty, nothing is bound,
+    /// nothing runs. Its ports are where they were. A machine that is on, or a guest, is switched off first.
+    pub fn power_on(&mut self, host: HostId, function: Box<dyn PciFunction>) {
+        self.power_off(host);
+        let guest = self.shared.with(|engine| {
+            let machine = engine.host_mut(host)?;
+            machine.boot();
+            Some(machine.is_guest())
+        });
+        self.insert_function(host, function);
+        if guest == Some(false) {
+            self.start_idle(host);
         }
     }
 }

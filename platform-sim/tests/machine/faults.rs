@@ -65,6 +65,33 @@ fn a_host_that_is_switched_off_never_runs_again() {
 }
 
 #[test]
+fn a_host_that_is_switched_on_again_has_nothing_of_its_former_life() {
+    let (mut world, host) = world(Config::default());
+    let before = world.spawn(host, "before", |machine| {
+        let memory = DmaBuf::new(machine, 4096, 64).unwrap();
+        let table = Table::new(machine, 4, |_| 7_u32).unwrap();
+        machine.fail(Fallible::DmaMap, 1);
+        machine.sleep(Duration::from_secs(3600));
+        (memory.len(), table.len())
+    });
+    world.run_for(Duration::from_millis(10));
+    assert_ne!(world.platform(host).memory_in_use(), (0, 0));
+    world.power_on(host, Box::new(Exerciser::new()));
+    assert_eq!(world.platform(host).memory_in_use(), (0, 0));
+    let after = world.spawn(host, "after", |machine| {
+        let registers = registers(machine);
+        machine.sleep(Duration::from_millis(1));
+        registers.read_be32(0)
+    });
+    assert_ne!(world.finish(after).unwrap(), !0, "its function answers");
+    assert!(
+        world.finish(before).is_err(),
+        "what was running never goes on"
+    );
+    assert!(world.take_reports().is_empty());
+}
+
+#[test]
 fn the_call_that_is_to_fail_fails_and_no_other() {
     let (mut world, host) = world(Config::default());
     let task = world.spawn(host, "driver", |machine| {
