@@ -50,6 +50,7 @@ impl Manager<'_> {
         self.report(Report::State { now: role });
         self.st.routed = false;
         self.st.serving = false;
+        self.st.answering = false;
         self.st.poll_at = Instant::NEVER;
         self.st.watched = None;
         self.st.multicast_at = Instant::NEVER;

@@ -50,8 +50,10 @@ pub(crate) struct State {
     pub(crate) sweep_at: Instant,
     /// The forwarding tables are written, so that LIDs work; only a master knows.
     pub(crate) routed: bool,
-    /// The administrator answers: the subnet was up since we are master.
+    /// The subnet was up since we are master.
     pub(crate) serving: bool,
+    /// The administrator answers: links become Active, and may have become so before we hear of it.
+    pub(crate) answering: bool,
     /// No single LID, and no block of LIDs, is free before these.
     pub(crate) free_lid: [usize; 2],
     /// The highest LID in use.
@@ -128,6 +130,7 @@ impl State {
             sweep_at: Instant::NEVER,
             routed: false,
             serving: false,
+            answering: false,
             free_lid: [0; 2],
             top: 0,
             misses: 0,

@@ -64,7 +64,7 @@ impl Profile {
             window: 128,
             transfers: 8,
             records: clamp(end_ports * 2, 512, 1 << 20),
-            replies: 64,
+            replies: clamp(hosts.saturating_mul(4), 128, 4096),
         }
     }
 

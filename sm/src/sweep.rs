@@ -115,6 +115,8 @@ impl Manager<'_> {
             }
             Phase::Arm => {
                 self.st.phase = Phase::Activate;
+                // LIDs and routes are in, and whoever becomes Active asks at once.
+                self.st.answering = true;
                 self.links_todo(PortState::ARMED, PortTodo::ACTIVATE);
             }
             Phase::Activate => self.finish(),
@@ -334,6 +336,7 @@ impl Manager<'_> {
         }
         let first = !self.st.serving;
         self.st.serving = true;
+        self.st.answering = true;
         if self.st.failures == 0 {
             if first || self.st.incomplete != 0 {
                 self.report(Report::SubnetUp {

@@ -128,7 +128,7 @@ impl Manager<'_> {
             self.transfer_received(received);
             return;
         }
-        if header.header.is_response() || !self.st.serving {
+        if header.header.is_response() || !self.st.answering {
             return;
         }
         // A request of several segments: none of those that are served needs that.
