@@ -10,6 +10,7 @@ use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
 use platform_sim::fabric::{Capture, Fabric, FaultHandle, Faults, Options};
 use platform_sim::hca::infinihost::{self, InfiniHost};
 use platform_sim::machine::{Config, HostId, Mode, Outcome, SimPlatform, Task, World};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What a simulation is to be.
@@ -20,6 +21,9 @@ pub struct Settings {
     pub mode: Mode,
     /// Nodes and cables.
     pub topology: Topology,
+    /// How many channel adapters are hosts of ours, from the first on; the others only answer the subnet manager.
+    /// `None`: all.
+    pub hosts: Option<usize>,
     /// On how many hosts a subnet manager runs, from the first on, with falling priority.
     pub managers: usize,
     /// Between two looks of the subnet manager, and of its standbys.
@@ -44,6 +48,7 @@ impl Settings {
             seed,
             mode: Mode::Virtual,
             topology,
+            hosts: None,
             managers: 1,
             sweep_interval: Duration::from_secs(10),
             ip: true,
@@ -134,6 +139,7 @@ impl Simulation {
             seed,
             mode,
             topology,
+            hosts,
             managers,
             sweep_interval,
             ip,
@@ -146,9 +152,14 @@ impl Simulation {
             seed,
             ..Options::default()
         };
-        let is_host = |_: usize, spec: &platform_sim::fabric::topology::NodeSpec| {
-            spec.kind == NodeKind::Ca && spec.port_count() <= 2
-        };
+        let adapters = topology.of_kind(NodeKind::Ca).filter(|node| {
+            let spec = topology.nodes.get(*node);
+            spec.is_some_and(|spec| spec.port_count() <= 2)
+        });
+        let adapters: BTreeSet<usize> = adapters.take(hosts.unwrap_or(usize::MAX)).collect();
+        let end_ports = topology.nodes.len();
+        let is_host =
+            |node: usize, _: &platform_sim::fabric::topology::NodeSpec| adapters.contains(&node);
         let mut fabric = Fabric::new(&topology, options, is_host);
         let mut places = Vec::new();
         for (node, spec) in topology.nodes.iter().enumerate() {
@@ -177,8 +188,9 @@ impl Simulation {
         let config = Config {
             seed,
             mode,
-            // The hosts' programs (an IP stack among them) run in the contexts of the drivers.
-            stack: 1 << 20,
+            // The hosts' programs (an IP stack among them) run in the contexts of the drivers, and a build without
+            // optimisation moves large values by way of the stack.
+            stack: 4 << 20,
             stack_budget: None,
             ..Config::default()
         };
@@ -190,7 +202,6 @@ impl Simulation {
             seed,
             mode,
         };
-        let count = places.len();
         for (index, (node, ends)) in places.into_iter().enumerate() {
             let hca = hca_config(&simulation.topology, node).ok_or("no such node")?;
             let name = simulation
@@ -210,7 +221,7 @@ impl Simulation {
                 Remote::new(&simulation.world.platform(id)).map_err(|error| error.to_string())?;
             let manager = (index < managers).then(|| ManagerSpec {
                 priority: 15_u8.saturating_sub(u8::try_from(index).unwrap_or(15)),
-                hosts: u32::try_from(count.max(16)).unwrap_or(u32::MAX),
+                hosts: u32::try_from(end_ports.max(16)).unwrap_or(u32::MAX),
                 sweep_interval,
                 poll_interval: sweep_interval,
             });
