@@ -1,0 +1,103 @@
+//! Fabrics from files come up: every `*.ibnetdiscover` in the folder that `OPENIB_TOPOLOGIES` names. On each, our subnet
+//! manager makes every port that has a cable Active; hosts of ours reach each other, as many as the file has, or two of
+//! them where it has many: then the others are channel adapters that only answer the manager.
+
+use core::time::Duration;
+use core_ib::wire::mad::{LinkWidth, PortState};
+use openib_sim::sim::Settings;
+use openib_tests::scenario::Scenario;
+use platform_sim::fabric::Fabric;
+use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
+use std::path::PathBuf;
+
+/// A fabric with more hosts has no driver on most of them.
+const MANY: usize = 24;
+
+fn files() -> Vec<PathBuf> {
+    let Some(folder) = std::env::var_os("OPENIB_TOPOLOGIES") else {
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(&folder).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "ibnetdiscover"));
+    files.sort();
+    assert!(!files.is_empty(), "{folder:?} has no *.ibnetdiscover");
+    files
+}
+
+/// Ports that have a cable and are not Active.
+fn not_active(scenario: &mut Scenario) -> Vec<String> {
+    let topology = scenario.sim.topology.clone();
+    let own: Vec<_> = scenario.sim.hosts.iter().map(|host| host.node).collect();
+    let look = |fabric: &mut Fabric, _| {
+        let ends = topology.cables.iter().flat_map(|cable| cable.ends);
+        let theirs = ends.filter(|end| !own.contains(&end.node));
+        let idle = theirs.filter_map(|end| {
+            let node = &topology.nodes[end.node];
+            let state = fabric.node(end.node)?.port(end.port)?.info.state;
+            let text = format!("{} port {}: {state:?}", node.id, end.port);
+            (state != PortState::ACTIVE).then_some(text)
+        });
+        idle.collect()
+    };
+    let mut idle: Vec<String> = scenario.sim.world.with_wire(look).unwrap();
+    for host in &scenario.sim.hosts {
+        let state = host.remote.look(|status| status.port.state);
+        if state != 4 {
+            idle.push(format!("{}: {state}", host.name));
+        }
+    }
+    idle
+}
+
+/// Hosts whose first port can be in the group of the broadcast address, which has the rate of a 4x SDR link.
+fn fast_enough(scenario: &mut Scenario) -> Vec<usize> {
+    let nodes: Vec<_> = scenario.sim.hosts.iter().map(|host| host.node).collect();
+    let look = |fabric: &mut Fabric, _| {
+        let link = |node: usize| fabric.link(PortRef::new(node, 1));
+        let fast = |node: usize| link(node).is_some_and(|link| link.width != LinkWidth::X1);
+        (0..)
+            .zip(&nodes)
+            .filter(|(_, node)| fast(**node))
+            .map(|(index, _)| index)
+            .collect()
+    };
+    scenario.sim.world.with_wire(look).unwrap()
+}
+
+#[test]
+fn every_fabric_of_the_folder_comes_up() {
+    for path in files() {
+        let parsed = Topology::load(&path).unwrap();
+        let topology = parsed.topology;
+        let hosts = topology.of_kind(NodeKind::Ca).count();
+        println!("{}: {hosts} channel adapters", path.display());
+        let mut settings = Settings::new(topology, 7);
+        if hosts > MANY {
+            settings.hosts = Some(2);
+        }
+        let mut scenario = Scenario::new(settings);
+        if scenario.is_empty() {
+            continue;
+        }
+        scenario.sim.start_all();
+        // Links are trained.
+        scenario.sim.run_for(Duration::from_millis(500));
+        let fast = fast_enough(&mut scenario);
+        scenario.wait_these_up(&fast, Duration::from_secs(120));
+        scenario.settle();
+        let end = scenario.sim.now().after(Duration::from_secs(60));
+        loop {
+            let idle = not_active(&mut scenario);
+            if idle.is_empty() {
+                break;
+            }
+            let late = scenario.sim.now() >= end;
+            assert!(!late, "{}: {idle:#?}", path.display());
+            scenario.sim.run_for(Duration::from_millis(100));
+        }
+        if let [first, .., last] = fast[..] {
+            scenario.ping_all(&[(first, last), (last, first)]);
+        }
+    }
+}
