@@ -3,11 +3,12 @@
 //! them where it has many: then the others are channel adapters that only answer the manager.
 
 use core::time::Duration;
-use core_ib::wire::mad::{LinkWidth, PortState};
+use core_ib::wire::mad::PortState;
 use openib_sim::sim::Settings;
 use openib_tests::scenario::Scenario;
 use platform_sim::fabric::Fabric;
 use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
+use platform_sim::machine::LinkParameters;
 use std::path::PathBuf;
 
 /// A fabric with more hosts has no driver on most of them.
@@ -55,7 +56,9 @@ fn fast_enough(scenario: &mut Scenario) -> Vec<usize> {
     let nodes: Vec<_> = scenario.sim.hosts.iter().map(|host| host.node).collect();
     let look = |fabric: &mut Fabric, _| {
         let link = |node: usize| fabric.link(PortRef::new(node, 1));
-        let fast = |node: usize| link(node).is_some_and(|link| link.width != LinkWidth::X1);
+        let fast = |node: usize| {
+            link(node).is_some_and(|link| link.mbit() >= LinkParameters::X4_SDR.mbit())
+        };
         (0..)
             .zip(&nodes)
             .filter(|(_, node)| fast(**node))
