@@ -183,13 +183,21 @@ impl<'m> Rig for InfiniHosts<'m> {
     }
 }
 
+/// The run's seed; another by `CONFORMANCE_SEED`.
+fn seed() -> u64 {
+    let given = std::env::var("CONFORMANCE_SEED");
+    given.map_or(1, |seed| {
+        seed.parse().expect("CONFORMANCE_SEED is a number")
+    })
+}
+
 /// Longer than any case takes, in the world's time.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs `case` in a rig of its own.
 fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
     let config = machine::Config {
-        seed: 1,
+        seed: seed(),
         on_report: OnReport::Collect,
         ..machine::Config::default()
     };

@@ -1,7 +1,8 @@
 //! Shared receive queues, over datagrams: verbs 8. Where there are none, each case proves that.
 
 use super::tools::{
-    Buffer, GRH, QUIET, Station, is_invalid_attr, is_invalid_handle, is_unsupported, qp_init,
+    Buffer, GRH, ON_ITS_WAY, QUIET, Station, is_invalid_attr, is_invalid_handle, is_unsupported,
+    qp_init,
 };
 use super::{Features, Rig, Side};
 use core_ib::LKey;
@@ -67,7 +68,9 @@ impl<'r, R: Rig> Shared<'r, R> {
     }
 
     fn post(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.b.hca().srq(self.srq).unwrap().post_recv(wrs)
+        let posted = self.b.hca().srq(self.srq).unwrap().post_recv(wrs);
+        self.b.machine().sleep(ON_ITS_WAY);
+        posted
     }
 
     /// Posts one request for each of `ids`, at a place of its own.
@@ -409,6 +412,7 @@ pub fn the_buffers_of_an_srq_belong_to_its_pd_and_not_to_that_of_the_qp<R: Rig>(
             sges: &sges,
         };
         b.hca().srq(srq).unwrap().post_recv(&[wr]).unwrap();
+        b.machine().sleep(ON_ITS_WAY);
         a.send(sender.handle, 2, a.to(&qp), &[a.buffer.sge(0, 100)]);
         a.success(2);
         let wc = b.completion();

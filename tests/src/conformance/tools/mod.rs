@@ -18,4 +18,4 @@ pub use ports::{
     MGID, MLID, MTU, activate, bring_up, change_port, get, info, lid, set, set_pkeys, train,
 };
 pub use station::{GRH, QKEY, Station, qp_init, send_wr};
-pub use wait::{PATIENCE, QUIET, wait_for};
+pub use wait::{ON_ITS_WAY, PATIENCE, QUIET, wait_for};

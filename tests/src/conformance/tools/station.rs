@@ -2,7 +2,7 @@
 
 use super::super::{Rig, Side};
 use super::steps::way;
-use super::{Buffer, PATIENCE, QUIET, lid, wait_for};
+use super::{Buffer, ON_ITS_WAY, PATIENCE, QUIET, lid, wait_for};
 use core_ib::platform::Platform;
 use core_ib::verbs::{
     Access, AhAttr, AhHandle, AsyncEvent, CompletionQueue, CqHandle, CqInit, Device, Imm,
@@ -260,9 +260,11 @@ impl<'r, R: Rig> Station<'r, R> {
         self.post_recv(qp, &[RecvWr { wr_id, sges }]).unwrap();
     }
 
-    /// Posts receives.
+    /// Posts receives, and waits until the HCA knows: what the other side sends now is not too early.
     pub fn post_recv(&self, qp: QpHandle, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.hca().qp(qp).unwrap().post_recv(wrs)
+        let posted = self.hca().qp(qp).unwrap().post_recv(wrs);
+        self.machine().sleep(ON_ITS_WAY);
+        posted
     }
 
     /// What a CQ has at this moment, up to `room`.

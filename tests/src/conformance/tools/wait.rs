@@ -8,6 +8,9 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one waits for what must not come. Far more than a datagram takes.
 pub const QUIET: Duration = Duration::from_millis(2);
 
+/// Longer than a store to a register is on its way: posting returns before the HCA has heard of it.
+pub const ON_ITS_WAY: Duration = Duration::from_micros(1);
+
 /// Time between two looks.
 const STEP: Duration = Duration::from_micros(10);
 
