@@ -194,17 +194,38 @@ fn seed() -> u64 {
 /// Longer than any case takes, in the world's time.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs `case` in a rig of its own.
+/// Two whole machines.
 fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    run(&|_| (), false, case);
+}
+
+/// The least that a machine and a card can be: 32-bit accesses, an interrupt pin, attached memory out of reach, one
+/// port, commands that take their time.
+fn poor(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    let make_poor = |card: &mut Config| {
+        (card.ports, card.msix, card.hidden_ddr) = (1, false, true);
+        card.command_time = Duration::from_micros(30);
+    };
+    run(&make_poor, true, case);
+}
+
+/// Runs `case` in a rig of its own.
+fn run(
+    change: &dyn Fn(&mut Config),
+    narrow: bool,
+    case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static,
+) {
     let config = machine::Config {
         seed: seed(),
         on_report: OnReport::Collect,
+        narrow,
         ..machine::Config::default()
     };
     let wishes = Arc::new(Wishes::default());
     let mut world = World::with(config, Plug::new(wishes.filter.clone()));
     let [a, b] = [(0, "host-a"), (1, "host-b")].map(|(end, name)| {
-        let card = Config::new(Guid(0x0002_c900_0000_0100 + (u64::from(end) << 8)));
+        let mut card = Config::new(Guid(0x0002_c900_0000_0100 + (u64::from(end) << 8)));
+        change(&mut card);
         world.add_host(name, Box::new(InfiniHost::new(card)), &[WireEnd(end)])
     });
     let peer = world.platform(b);
@@ -251,3 +272,4 @@ fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
 }
 
 conformance!(infinihost, rig);
+conformance!(poor_infinihost, poor);
