@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             continue;
         };
         let tun = namespace
-            .tun("ib0", MTU, &host.spec.addresses)
+            .burst_tun("ib0", MTU, &host.spec.addresses)
             .map_err(problem)?;
         namespaces.push(namespace);
         simulation.start_with_tun(index, tun);
@@ -65,6 +65,9 @@ pub fn run(options: &Options) -> Result<(), String> {
         "packets: {} sent by HCAs, {} received, {} lost by faults",
         statistics.packets_sent, statistics.packets_received, counts.dropped
     );
+    if options.verbose {
+        println!("{statistics:?}");
+    }
     if let (Some(capture), Some(path)) = (&capture, &options.pcap) {
         capture
             .finish()

@@ -4,7 +4,7 @@
 //! a [`Remote`]. Neither side ever waits for the other.
 
 use crate::ip::{Echo, IpHost, Transfer};
-use crate::tun::{Cidr, Tun};
+use crate::tun::{BurstTun, Cidr, Outbox};
 use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::{Completion, Platform, Wake};
@@ -200,69 +200,77 @@ impl Remote {
 pub enum IpEnd {
     /// Programs in the simulator. Boxed: hosts have small stacks.
     Programs(Box<IpHost>),
-    /// A real interface. `Tun` is read by a context of its own.
-    Tun(Arc<TunQueue>),
+    /// A real interface, read by a context of its own.
+    Tun(Box<TunEnd>),
     /// Nobody.
     None,
 }
 
-/// Packets between a TUN device and a host.
-pub struct TunQueue {
-    device: Tun,
+/// A TUN device of a host.
+pub struct TunEnd {
+    queue: Arc<TunQueue>,
+    outbox: Outbox,
+}
+
+/// Packets from a TUN device to a host.
+struct TunQueue {
     /// Packets that the system sent.
     waiting: Mutex<VecDeque<Vec<u8>>>,
     /// There is room again.
     room: <SimPlatform as Platform>::Completion,
 }
 
-/// Packets that wait between a TUN device and the host; then the device's own queue fills, as it should.
+/// With so many packets that wait between a TUN device and the host, no more are read; then the device's own queue
+/// fills, as it should.
 const TUN_QUEUE: usize = 128;
 
-impl TunQueue {
-    /// A queue for `device`, read by a context of `machine`.
+impl TunEnd {
+    /// For `device`, read by a context of `machine`.
     pub fn start(
         machine: &SimPlatform,
-        device: Tun,
+        device: BurstTun,
         remote: &Remote,
-    ) -> core_ib::platform::Result<Arc<Self>> {
-        let queue = Arc::new(Self {
-            device,
+    ) -> core_ib::platform::Result<Box<Self>> {
+        let queue = Arc::new(TunQueue {
             waiting: Mutex::default(),
             room: machine.completion()?,
         });
+        let outbox = device.outbox();
         let (reader, remote) = (queue.clone(), remote.clone());
         // The task ends with the world.
-        drop(machine.spawn("tun", move |machine| reader.read(machine, &remote)));
-        Ok(queue)
+        drop(machine.spawn("tun", move |machine| reader.read(device, machine, &remote)));
+        Ok(Box::new(Self { queue, outbox }))
     }
+}
 
+impl TunQueue {
     fn queue(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, machine: &SimPlatform, remote: &Remote) {
+    fn read(&self, mut device: BurstTun, machine: &SimPlatform, remote: &Remote) {
         use std::os::fd::AsFd;
-        let mut packet = vec![0; 65536];
         loop {
             if self.queue().len() >= TUN_QUEUE {
                 self.room.wait_until(Instant::NEVER);
                 continue;
             }
-            match self.device.recv(&mut packet) {
-                Ok(length) => {
-                    let packet = packet.get(..length).unwrap_or(&packet).to_vec();
-                    self.queue().push_back(packet);
-                    remote.wake.wake();
-                }
+            let mut waiting = self.queue();
+            let read = device.recv(|packet| waiting.push_back(packet.to_vec()));
+            drop(waiting);
+            match read {
+                Ok(()) => remote.wake.wake(),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    let wait = machine.wait_file(self.device.as_fd(), false, Instant::NEVER);
+                    let wait = machine.wait_file(device.as_fd(), false, Instant::NEVER);
                     if let Err(error) = wait {
-                        remote.note(
-                            machine.now(),
-                            format!("the TUN device cannot be waited for: {error}"),
-                        );
+                        let what = format!("the TUN device cannot be waited for: {error}");
+                        remote.note(machine.now(), what);
                         return;
                     }
+                }
+                // Not the system's: about this burst alone.
+                Err(error) if error.raw_os_error().is_none() => {
+                    remote.note(machine.now(), format!("from the TUN device: {error}"));
                 }
                 Err(error) => {
                     remote.note(machine.now(), format!("the TUN device failed: {error}"));
@@ -466,14 +474,20 @@ impl Host<'_, '_> {
             match end {
                 IpEnd::Programs(ip) => ip.receive(packet),
                 IpEnd::Tun(tun) => {
-                    if tun.device.send(packet).is_err() {
-                        *dropped += 1;
+                    if !tun.outbox.push(packet) {
+                        *dropped += u64::from(tun.outbox.flush().is_err());
+                        tun.outbox.push(packet);
                     }
                 }
                 IpEnd::None => {}
             }
         }) {
             any = true;
+        }
+        if let IpEnd::Tun(tun) = end
+            && !tun.outbox.is_empty()
+        {
+            *dropped += u64::from(tun.outbox.flush().is_err());
         }
         any
     }
@@ -489,9 +503,12 @@ impl Host<'_, '_> {
             let packet = match &mut *self.end {
                 IpEnd::Programs(ip) => ip.pop(),
                 IpEnd::Tun(tun) => {
-                    let packet = tun.queue().pop_front();
-                    if packet.is_some() {
-                        tun.room.fire();
+                    let mut waiting = tun.queue.queue();
+                    let packet = waiting.pop_front();
+                    let room = waiting.len() == TUN_QUEUE / 2;
+                    drop(waiting);
+                    if packet.is_some() && room {
+                        tun.queue.room.fire();
                     }
                     packet
                 }
@@ -507,7 +524,7 @@ impl Host<'_, '_> {
                     // Back to where it came from, until completions make room; those fire the CQ.
                     match &mut *self.end {
                         IpEnd::Programs(ip) => ip.put_back(packet),
-                        IpEnd::Tun(tun) => tun.queue().push_front(packet),
+                        IpEnd::Tun(tun) => tun.queue.queue().push_front(packet),
                         IpEnd::None => {}
                     }
                     break;

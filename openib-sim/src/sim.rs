@@ -1,8 +1,8 @@
 //! A simulation: a world, a fabric from a topology, and hosts of ours on its channel adapters.
 
-use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote, TunQueue};
+use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote, TunEnd};
 use crate::ip::IpHost;
-use crate::tun::{Cidr, Tun};
+use crate::tun::{BurstTun, Cidr};
 use core::time::Duration;
 use core_ib::{Guid, Instant};
 use ib_stack::ipoib::link::LinkState;
@@ -264,10 +264,10 @@ impl Simulation {
     }
 
     /// Starts host `index` with a real network device on its interface. Real time alone.
-    pub fn start_with_tun(&mut self, index: usize, tun: Tun) {
+    pub fn start_with_tun(&mut self, index: usize, tun: BurstTun) {
         self.start_with(index, move |machine, _, remote| {
-            match TunQueue::start(machine, tun, remote) {
-                Ok(queue) => IpEnd::Tun(queue),
+            match TunEnd::start(machine, tun, remote) {
+                Ok(end) => IpEnd::Tun(end),
                 Err(_) => IpEnd::None,
             }
         });

@@ -8,12 +8,12 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tun_rs::{DeviceBuilder, SyncDevice};
+use tun_rs::{DeviceBuilder, GROTable, SyncDevice, VIRTIO_NET_HDR_LEN};
 
 /// An address with the length of its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,15 +172,52 @@ impl Namespace {
         command
     }
 
-    /// Makes a TUN device inside: raw IP packets, non-blocking.
+    /// Makes a TUN device inside, one packet a call: raw IP packets, non-blocking.
     pub fn tun(&self, device: &str, mtu: u16, addresses: &[Cidr]) -> io::Result<Tun> {
+        let device = self.device(device, mtu, addresses, false)?;
+        Ok(Tun { device })
+    }
+
+    /// Makes a TUN device inside, a burst of packets a call: raw IP packets, non-blocking.
+    pub fn burst_tun(&self, device: &str, mtu: u16, addresses: &[Cidr]) -> io::Result<BurstTun> {
+        let made = self.device(device, mtu, addresses, true)?;
+        // A segment of the system's is cut into so many packets at most.
+        let most = BURST.to_string();
+        ip(&[
+            "-n",
+            &self.name,
+            "link",
+            "set",
+            device,
+            "gso_max_segs",
+            &most,
+        ])?;
+        Ok(BurstTun {
+            device: Arc::new(made),
+            segment: vec![0; VIRTIO_NET_HDR_LEN + 65536],
+            cut: vec![vec![0; usize::from(mtu)]; BURST],
+            sizes: vec![0; BURST],
+        })
+    }
+
+    fn device(
+        &self,
+        device: &str,
+        mtu: u16,
+        addresses: &[Cidr],
+        offload: bool,
+    ) -> io::Result<SyncDevice> {
         let namespace = File::open(format!("/run/netns/{}", self.name))?;
         // A thread of its own enters the namespace and ends; the device stays there.
         let made = std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
                 let kind = rustix::thread::LinkNameSpaceType::Network;
                 rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind))?;
-                let device = DeviceBuilder::new().name(device).mtu(mtu).build_sync()?;
+                let device = DeviceBuilder::new().name(device).mtu(mtu);
+                let device = device.with(|tun| {
+                    tun.offload(offload);
+                });
+                let device = device.build_sync()?;
                 device.set_nonblocking(true)?;
                 Ok::<_, io::Error>(device)
             });
@@ -200,7 +237,7 @@ impl Namespace {
             ip(&[&words, nodad].concat())?;
         }
         ip(&["-n", &self.name, "link", "set", device, "up"])?;
-        Ok(Tun { device: made })
+        Ok(made)
     }
 }
 
@@ -228,15 +265,96 @@ impl Tun {
     }
 }
 
-impl AsRawFd for Tun {
-    fn as_raw_fd(&self) -> RawFd {
-        self.device.as_raw_fd()
-    }
-}
-
 impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
+    }
+}
+
+/// Packets of one burst at most.
+pub const BURST: usize = 64;
+
+/// A TUN device that moves bursts. Non-blocking.
+///
+/// What the system sends by TCP comes as segments of many packets, which are cut here, and what it is given is joined
+/// again where it belongs to one stream: one call and one walk through the system's IP stack for many packets. The
+/// fabric sees none of that.
+pub struct BurstTun {
+    device: Arc<SyncDevice>,
+    segment: Vec<u8>,
+    cut: Vec<Vec<u8>>,
+    sizes: Vec<usize>,
+}
+
+impl BurstTun {
+    /// Takes what the system sends, at most [`BURST`] packets. `WouldBlock` if there is nothing. An error that the
+    /// system did not give is about this burst alone, which is lost.
+    pub fn recv(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        let Self {
+            device,
+            segment,
+            cut,
+            sizes,
+        } = self;
+        let count = device.recv_multiple(segment, cut, sizes, 0)?;
+        for (packet, size) in cut.iter().zip(sizes.iter()).take(count) {
+            take(packet.get(..*size).unwrap_or(packet));
+        }
+        Ok(())
+    }
+
+    /// The way in.
+    pub fn outbox(&self) -> Outbox {
+        let room = VIRTIO_NET_HDR_LEN * 2 + 65536;
+        Outbox {
+            device: self.device.clone(),
+            packets: (0..BURST).map(|_| Vec::with_capacity(room)).collect(),
+            filled: 0,
+            joined: GROTable::new(),
+        }
+    }
+}
+
+impl AsFd for BurstTun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
+/// Packets on their way to the system.
+pub struct Outbox {
+    device: Arc<SyncDevice>,
+    packets: Vec<Vec<u8>>,
+    filled: usize,
+    joined: GROTable,
+}
+
+impl Outbox {
+    /// Adds a packet. False if the burst is full, and then it is not added.
+    pub fn push(&mut self, packet: &[u8]) -> bool {
+        let Some(place) = self.packets.get_mut(self.filled) else {
+            return false;
+        };
+        place.clear();
+        place.resize(VIRTIO_NET_HDR_LEN, 0);
+        place.extend_from_slice(packet);
+        self.filled += 1;
+        true
+    }
+
+    /// Gives the system what was added. What it does not take is lost, and how many packets those are is not known.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let filled = core::mem::take(&mut self.filled);
+        let packets = self.packets.get_mut(..filled).unwrap_or_default();
+        let joined = &mut self.joined;
+        self.device
+            .send_multiple(joined, packets, VIRTIO_NET_HDR_LEN)?;
+        Ok(())
+    }
+
+    /// Is nothing added?
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
     }
 }
 
