@@ -50,6 +50,7 @@ pub fn cases<R: Rig>() -> Vec<Case<R>> {
         a_gate_lets_one_context_in_at_a_time_and_its_owner_may_sleep,
         dma_memory_is_zeroed_aligned_and_seen_by_the_device,
         memory_that_was_given_back_comes_again_zeroed,
+        words_of_memory_are_those_that_were_checked,
         a_mapping_carries_bytes_both_ways,
         a_table_is_zeroed_and_dropped_entry_by_entry,
         registers_read_back_in_big_endian_words_of_both_widths,
@@ -210,6 +211,27 @@ pub fn memory_that_was_given_back_comes_again_zeroed<R: Rig>(rig: &R) {
         memory.fill(0, 4096, 0xa5).unwrap();
         memory.free(let_go());
     }
+}
+
+/// DMA memory.
+pub fn words_of_memory_are_those_that_were_checked<R: Rig>(rig: &R) {
+    let memory = DmaBuf::new(rig.machine(), 4096, 4096).unwrap();
+    let words = memory.words::<4>(4080).unwrap();
+    words.set(3, 0x0102_0304);
+    words.set(4, 1);
+    assert_eq!((words.get(3), words.get(4)), (0x0102_0304, 0), "four words");
+    words.write(&[[5_u8, 6, 7, 8]; 4]);
+    assert_eq!(
+        memory.read::<[u8; 16]>(4080),
+        Ok([5, 6, 7, 8].repeat(4).try_into().unwrap())
+    );
+    assert_eq!(words.read::<[u8; 16]>()[12..], [5, 6, 7, 8]);
+    assert_eq!(words.get(0), 0x0506_0708);
+    for offset in [4084, 4096, 5000, usize::MAX - 3, 2] {
+        assert!(memory.words::<4>(offset).is_err(), "{offset}");
+    }
+    assert!(memory.words::<0>(4096).is_ok());
+    memory.free(let_go());
 }
 
 /// Streaming mappings.

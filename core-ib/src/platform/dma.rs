@@ -2,6 +2,7 @@
 
 use super::Platform;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -211,10 +212,99 @@ impl<'p, P: Platform> DmaBuf<'p, P> {
         self.read::<[u8; 4]>(offset).map(u32::from_be_bytes)
     }
 
+    /// `N` words from `offset` (a multiple of 4) on, checked once: for descriptors on a data path.
+    #[inline]
+    pub fn words<const N: usize>(&self, offset: usize) -> Result<Words<'_, N>, OutOfBounds> {
+        let (len, size) = (4 * N, self.raw.len);
+        let first = self.raw.memory.as_ptr().wrapping_add(offset);
+        if offset > size || len > size - offset || first.addr() & 3 != 0 {
+            return Err(OutOfBounds { offset, len, size });
+        }
+        Ok(Words {
+            first: first.cast(),
+            memory: PhantomData,
+        })
+    }
+
     /// Gives the memory back to the machine.
     pub fn free(self, _: LetGo) {
         // SAFETY: `raw` came from `dma_alloc` of this machine, and the device has let go.
         unsafe { self.machine.dma_free(self.raw) };
+    }
+}
+
+/// `N` aligned 32-bit words of DMA memory. Each is loaded or stored whole; big-endian numbers by [`get`](Self::get) and
+/// [`set`](Self::set), structures as they lie by [`read`](Self::read) and [`write`](Self::write).
+#[derive(Clone, Copy)]
+pub struct Words<'b, const N: usize> {
+    first: *mut u32,
+    memory: PhantomData<&'b ()>,
+}
+
+impl<const N: usize> fmt::Debug for Words<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Words").field(&self.first).finish()
+    }
+}
+
+impl<const N: usize> Words<'_, N> {
+    #[inline]
+    fn load(self, index: usize) -> u32 {
+        if index >= N {
+            return 0;
+        }
+        // SAFETY: `words` checked `N` aligned words, which are memory for as long as the `DmaBuf` is borrowed.
+        unsafe { self.first.add(index).read_volatile() }
+    }
+
+    #[inline]
+    fn store(self, index: usize, word: u32) {
+        if index < N {
+            // SAFETY: as for `load`; no reference into the memory exists.
+            unsafe { self.first.add(index).write_volatile(word) };
+        }
+    }
+
+    /// Word `index` as a big-endian number; 0 beyond the last.
+    #[inline]
+    pub fn get(self, index: usize) -> u32 {
+        u32::from_be(self.load(index))
+    }
+
+    /// Stores word `index` as a big-endian number. Beyond the last nothing happens.
+    #[inline]
+    pub fn set(self, index: usize, value: u32) {
+        self.store(index, value.to_be());
+    }
+
+    /// Stores a structure of `N` words, first word first.
+    #[inline]
+    pub fn write<T: IntoBytes + Immutable>(self, value: &T) {
+        const { assert!(size_of::<T>() == 4 * N, "the structure has other words") };
+        let (words, _) = value.as_bytes().as_chunks::<4>();
+        let mut index = 0;
+        while index < N {
+            if let Some(word) = words.get(index) {
+                self.store(index, u32::from_ne_bytes(*word));
+            }
+            index += 1;
+        }
+    }
+
+    /// Loads a structure of `N` words, first word first.
+    #[inline]
+    pub fn read<T: FromBytes + IntoBytes>(self) -> T {
+        const { assert!(size_of::<T>() == 4 * N, "the structure has other words") };
+        let mut value = T::new_zeroed();
+        let (words, _) = value.as_mut_bytes().as_chunks_mut::<4>();
+        let mut index = 0;
+        while index < N {
+            if let Some(word) = words.get_mut(index) {
+                *word = self.load(index).to_ne_bytes();
+            }
+            index += 1;
+        }
+        value
     }
 }
 

@@ -20,7 +20,7 @@ mod error;
 mod lock;
 mod table;
 
-pub use dma::{Direction, DmaAddr, DmaBuf, LetGo, OutOfBounds, RawDma};
+pub use dma::{Direction, DmaAddr, DmaBuf, LetGo, OutOfBounds, RawDma, Words};
 pub use error::PlatformError;
 pub use lock::{Gate, Lock, RawGate, RawLock, Saved};
 pub use table::{Placed, Room, Table, TableMemory};
