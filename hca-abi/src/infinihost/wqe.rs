@@ -217,6 +217,20 @@ layout! {
     }
 }
 
+/// The dwords of a [`UdSegment`], for those who write it dword by dword; all others are zero.
+pub mod ud {
+    /// Offset of the key of the address vector.
+    pub const LKEY: usize = 0x04;
+    /// Offset of the upper half of the address of the address vector.
+    pub const AV_ADDRESS_HIGH: usize = 0x08;
+    /// Offset of the lower half.
+    pub const AV_ADDRESS_LOW: usize = 0x0c;
+    /// Offset of the destination QP.
+    pub const DEST_QPN: usize = 0x20;
+    /// Offset of the Q_Key.
+    pub const Q_KEY: usize = 0x24;
+}
+
 layout! {
     /// The part of an M-mode datagram segment that follows the address vector.
     pub struct MUdTail[16] {
@@ -289,6 +303,10 @@ mod tests {
             ]
         );
         assert_eq!(bytes[0x20..0x28], [0, 0, 4, 4, 0x80, 1, 0, 0]);
+        let word = |offset: usize| u32::from_be_bytes(bytes[offset..][..4].try_into().unwrap());
+        let words = [ud::LKEY, ud::AV_ADDRESS_HIGH, ud::AV_ADDRESS_LOW];
+        assert_eq!(words.map(word), [0x1122_3344, 0x5566_7788, 0x99aa_bbcc]);
+        assert_eq!([ud::DEST_QPN, ud::Q_KEY].map(word), [0x404, 0x8001_0000]);
         let mut remote = RemoteAddressSegment::ZERO;
         remote.set_address(1).set_rkey(2);
         assert_eq!(
