@@ -6,7 +6,8 @@
 use crate::inner::Inner;
 use crate::let_go::Released;
 use crate::plan::{AV_ENTRY, Plan};
-use core_ib::platform::{Caching, DmaBuf, Platform, PlatformError, Registers};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core_ib::platform::{Caching, DmaBuf, Platform, PlatformError, Registers, Table};
 use core_ib::verbs::{AhAttr, AhHandle, Object, PdHandle, VerbsError, kind};
 use core_ib::{Mtu, Rate};
 use hca_abi::infinihost::av::AddressVector;
@@ -15,8 +16,8 @@ use zerocopy::IntoBytes;
 
 /// Where the vectors are.
 enum Place<'p, P: Platform> {
-    /// In attached memory: the window, and the address as the HCA knows it.
-    Attached(P::Registers, u64),
+    /// In attached memory, seen through a window.
+    Attached(P::Registers),
     /// In host memory.
     Host(DmaBuf<'p, P>),
 }
@@ -24,7 +25,15 @@ enum Place<'p, P: Platform> {
 /// All address vectors.
 pub(crate) struct AvPool<'p, P: Platform> {
     place: Place<'p, P>,
+    /// Address of the first as the HCA knows it.
+    base: u64,
     count: u32,
+    /// Of each vector the life number of its handle (upper half) and whose it is: the place of its PD, counted from 1.
+    owners: Table<'p, AtomicU64, P>,
+}
+
+const fn owner(ah: AhHandle, pd: u32) -> u64 {
+    (ah.generation() as u64) << 32 | pd.wrapping_add(1) as u64
 }
 
 impl<'p, P: Platform> AvPool<'p, P> {
@@ -33,26 +42,59 @@ impl<'p, P: Platform> AvPool<'p, P> {
         let count = plan.avs;
         let len = u64::from(count).saturating_mul(AV_ENTRY) as usize;
         let at = plan.tables.av.wrapping_sub(ddr);
+        let owners = Table::new(machine, count as usize, |_| AtomicU64::new(0))?;
         let window = machine.map(BAR_DDR, at, len, Caching::Uncached)?;
-        let place = Place::Attached(window, plan.tables.av);
-        Ok(Self { place, count })
+        let place = Place::Attached(window);
+        Ok(Self {
+            place,
+            base: plan.tables.av,
+            count,
+            owners,
+        })
     }
 
     /// In host memory. Set-up only.
     pub fn host(machine: &'p P, plan: &Plan) -> Result<Self, PlatformError> {
         let count = plan.avs;
         let len = u64::from(count).saturating_mul(AV_ENTRY) as usize;
-        let place = Place::Host(DmaBuf::new(machine, len, 4096)?);
-        Ok(Self { place, count })
+        let owners = Table::new(machine, count as usize, |_| AtomicU64::new(0))?;
+        let memory = DmaBuf::new(machine, len, 4096)?;
+        let base = memory.addr().get();
+        let place = Place::Host(memory);
+        Ok(Self {
+            place,
+            base,
+            count,
+            owners,
+        })
     }
 
     /// Address of vector `index` as the HCA knows it.
+    #[inline]
     pub fn address(&self, index: u32) -> u64 {
-        let base = match &self.place {
-            Place::Attached(_, base) => *base,
-            Place::Host(memory) => memory.addr().get(),
-        };
-        base.wrapping_add(u64::from(index).wrapping_mul(AV_ENTRY))
+        self.base
+            .wrapping_add(u64::from(index).wrapping_mul(AV_ENTRY))
+    }
+
+    /// Is `ah` alive, and in the PD at place `pd`? One load, for the data path.
+    #[inline]
+    pub fn is_in(&self, ah: AhHandle, pd: u32) -> bool {
+        let known = self.owners.get(ah.index() as usize);
+        known.is_some_and(|known| known.load(Ordering::Acquire) == owner(ah, pd))
+    }
+
+    fn own(&self, ah: AhHandle, pd: u32) {
+        if let Some(known) = self.owners.get(ah.index() as usize) {
+            known.store(owner(ah, pd), Ordering::Release);
+        }
+    }
+
+    /// Unless the place has a new owner already.
+    fn disown(&self, ah: AhHandle, pd: u32) {
+        if let Some(known) = self.owners.get(ah.index() as usize) {
+            let own = owner(ah, pd);
+            let _ = known.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of all.
@@ -63,7 +105,7 @@ impl<'p, P: Platform> AvPool<'p, P> {
     fn write(&self, index: u32, vector: &AddressVector) {
         let at = index as usize * AV_ENTRY as usize;
         match &self.place {
-            Place::Attached(window, _) => {
+            Place::Attached(window) => {
                 let (words, _) = vector.as_bytes().as_chunks::<4>();
                 for (word, offset) in words.iter().zip((at..).step_by(4)) {
                     window.write_be32(offset, u32::from_be_bytes(*word));
@@ -91,10 +133,6 @@ pub(crate) struct Ah {
     pub attr: AhAttr,
     /// Place of its PD.
     pub pd: u32,
-    /// Where its vector is.
-    pub address: u64,
-    /// Key of the region that the vector is in.
-    pub lkey: u32,
 }
 
 impl Object for Ah {
@@ -195,12 +233,10 @@ impl<P: Platform> Inner<'_, P> {
         };
         let index = vacant.index();
         self.av.write(index, &self.vector(home.number, attr));
-        Ok(vacant.fill(Ah {
-            attr: *attr,
-            pd: home.index,
-            address: self.av.address(index),
-            lkey: home.vectors,
-        }))
+        let (attr, pd) = (*attr, home.index);
+        let ah = vacant.fill(Ah { attr, pd });
+        self.av.own(ah, pd);
+        Ok(ah)
     }
 
     pub(crate) fn query_ah(&self, ah: AhHandle) -> Result<AhAttr, VerbsError> {
@@ -208,8 +244,9 @@ impl<P: Platform> Inner<'_, P> {
     }
 
     pub(crate) fn destroy_ah(&self, ah: AhHandle) -> Result<(), VerbsError> {
-        let ah = self.ahs.remove(ah)?;
-        self.leave_pd(ah.pd);
+        let pd = self.ahs.remove(ah)?.pd;
+        self.av.disown(ah, pd);
+        self.leave_pd(pd);
         Ok(())
     }
 }

@@ -3,9 +3,7 @@
 //! A doorbell is one 64-bit store. The page is mapped uncached, so doorbells arrive in program order.
 
 use core_ib::platform::{Caching, Platform, Registers, Result};
-use hca_abi::infinihost::doorbell::{
-    CqDoorbell, EqCommand, EqDoorbell, ReceiveDoorbell, SendDoorbell,
-};
+use hca_abi::infinihost::doorbell::{CqDoorbell, EqCommand, EqDoorbell, ReceiveDoorbell};
 use hca_abi::infinihost::pci::BAR_UAR;
 use hca_abi::infinihost::regs::uar;
 
@@ -28,10 +26,10 @@ impl<R: Registers> Uar<R> {
         Ok(Self { page, index })
     }
 
-    /// Any context, as all doorbells.
+    /// A `SendDoorbell`, encoded. Any context, as all doorbells.
     #[inline]
-    pub fn ring_send(&self, doorbell: SendDoorbell) {
-        self.page.write_be64(uar::SEND, doorbell.encode());
+    pub fn ring_send(&self, doorbell: u64) {
+        self.page.write_be64(uar::SEND, doorbell);
     }
 
     /// For a receive queue or an SRQ.

@@ -4,7 +4,7 @@
 //! skipped. In T-mode an error entry stands for a chain of requests; the chain is expanded from what the driver knows
 //! of the queue, not from what the HCA could have written over.
 
-use super::ring::{Chain, CqQueue};
+use super::ring::{Chain, CqQueue, Entries};
 use super::{Cq, CqPlace, FIRED};
 use crate::event::Strays;
 use crate::inner::{Inner, NOBODY};
@@ -88,17 +88,132 @@ impl<P: Platform> CqRef<'_, '_, P> {
     }
 }
 
-/// A QP found by the number that an entry names, kept from entry to entry.
-type Known<'a, 'p, P> = Option<(u32, u32, &'a QpPlace<'p, P>)>;
+/// A request that was outstanding.
+struct Retired {
+    wr_id: u64,
+    /// Its count in its queue, unless that is an SRQ.
+    counter: Option<u32>,
+}
+
+/// Retires the request whose WQE is at `address`, of one of the queues of `place`, if its completions belong to CQ `cq`.
+#[inline(always)]
+fn retire<'p, P: Platform>(
+    core: &Inner<'p, P>,
+    place: &QpPlace<'p, P>,
+    cq: u32,
+    send: bool,
+    address: u32,
+) -> Option<Retired> {
+    let half = place.half(send);
+    if half.cq() != cq {
+        return None;
+    }
+    if !send && place.srq() != NOBODY {
+        let wr_id = core.complete_srq(place.srq(), address)?;
+        let counter = None;
+        return Some(Retired { wr_id, counter });
+    }
+    let counter = half.counter_of(address)?;
+    Some(Retired {
+        wr_id: half.retire(counter, &core.records),
+        counter: Some(counter),
+    })
+}
+
+/// Makes a completion of a good entry; false if it is not one, and then nothing is retired.
+#[inline(always)]
+fn complete<'p, P: Platform>(
+    core: &Inner<'p, P>,
+    place: &QpPlace<'p, P>,
+    cq: u32,
+    cqe: &Cqe,
+    wc: &mut WorkCompletion,
+) -> bool {
+    if cqe.is_error() {
+        return false;
+    }
+    let send = cqe.is_send();
+    let Some(retired) = retire(core, place, cq, send, cqe.wqe_address()) else {
+        return false;
+    };
+    *wc = WorkCompletion {
+        wr_id: retired.wr_id,
+        byte_len: cqe.byte_count(),
+        qpn: place.wire_qpn(),
+        ..WorkCompletion::EMPTY
+    };
+    if send {
+        wc.opcode = send_opcode(cqe.opcode());
+    } else {
+        note_receive(cqe, place, wc);
+    }
+    true
+}
 
 impl<'p, P: Platform> CqQueue<'p, P> {
     /// Fills `into` from the start. Never blocks, allocates or panics.
+    #[inline]
     fn poll(&mut self, core: &Inner<'p, P>, number: u32, into: &mut [WorkCompletion]) -> usize {
+        let (good, odd) = self.poll_good(core, into);
+        if good > 0 {
+            self.tell(&core.uar, number, good as u32);
+        }
+        if good == into.len() || (!odd && core.cmd.health().is_alive()) {
+            return good;
+        }
+        let rest = into.get_mut(good..).unwrap_or_default();
+        good + self.poll_rest(core, number, rest)
+    }
+
+    /// The completions that a CQ is made for: good ones of requests outstanding. How many, and whether it stopped ahead
+    /// of something else.
+    #[inline]
+    fn poll_good(&mut self, core: &Inner<'p, P>, into: &mut [WorkCompletion]) -> (usize, bool) {
+        if self.is_odd() {
+            return (0, true);
+        }
+        let Some(entries) = &self.entries else {
+            return (0, false);
+        };
+        let machine = entries.memory().machine();
+        let mut known: Option<&QpPlace<'p, P>> = None;
+        let mut good = 0;
+        let mut odd = false;
+        for wc in into.iter_mut() {
+            let Some(words) = entries.ours(self.consumer) else {
+                break;
+            };
+            machine.dma_rmb();
+            let cqe: Cqe = words.read();
+            let place = match known {
+                Some(place) if place.number() == cqe.qpn() => Some(place),
+                _ => core.qp_by_number(cqe.qpn()).map(|(_, place)| place),
+            };
+            known = place;
+            let done = place.is_some_and(|place| complete(core, place, self.index, &cqe, wc));
+            if !done {
+                odd = true;
+                break;
+            }
+            Entries::<P>::give_words(words);
+            self.consumer = self.consumer.wrapping_add(1);
+            good += 1;
+        }
+        (good, odd)
+    }
+
+    /// Everything else: errors and what they stand for, entries that name nothing, the middle of a resize, the end.
+    #[cold]
+    fn poll_rest(
+        &mut self,
+        core: &Inner<'p, P>,
+        number: u32,
+        into: &mut [WorkCompletion],
+    ) -> usize {
         let mut filled = 0;
         let mut taken = 0_u32;
         // An HCA that writes nonsense without end is not followed without end.
         let limit = self.capacity().saturating_add(into.len() as u32);
-        let mut known: Known<'_, 'p, P> = None;
         'fill: for wc in into.iter_mut() {
             if self.chain.is_some() && self.follow(core, wc) {
                 filled += 1;
@@ -110,7 +225,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
                 }
                 let Some(cqe) = self.take() else { break 'fill };
                 taken = taken.wrapping_add(1);
-                if self.translate(core, &cqe, &mut known, wc) {
+                if self.translate(core, &cqe, wc) {
                     break;
                 }
                 Strays::count(&core.strays.cqe);
@@ -127,64 +242,29 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     }
 
     /// Makes a completion of an entry; false if there is nothing that it could be about.
-    #[inline]
-    fn translate<'a>(
-        &mut self,
-        core: &'a Inner<'p, P>,
-        cqe: &Cqe,
-        known: &mut Known<'a, 'p, P>,
-        wc: &mut WorkCompletion,
-    ) -> bool {
-        let error = cqe.is_error();
-        let qpn = if error {
-            cqe.as_error().qpn()
-        } else {
-            cqe.qpn()
-        };
-        let (index, place) = match *known {
-            Some((number, index, place)) if number == qpn => (index, place),
-            _ => match core.qp_by_number(qpn) {
-                Some((index, place)) => {
-                    *known = Some((qpn, index, place));
-                    (index, place)
-                }
-                None => return false,
-            },
-        };
-        let send = if error {
-            cqe.opcode() & 1 != 0
-        } else {
-            cqe.is_send()
-        };
-        let half = place.half(send);
-        if half.cq() != self.index {
-            return false;
+    fn translate(&mut self, core: &Inner<'p, P>, cqe: &Cqe, wc: &mut WorkCompletion) -> bool {
+        if !cqe.is_error() {
+            let place = core.qp_by_number(cqe.qpn());
+            return place.is_some_and(|(_, place)| complete(core, place, self.index, cqe, wc));
         }
+        let error = cqe.as_error();
+        let Some((index, place)) = core.qp_by_number(error.qpn()) else {
+            return false;
+        };
+        // Which queue is in the opcode here: infinihost 4.5.2.
+        let send = error.opcode() & 1 != 0;
+        let Some(retired) = retire(core, place, self.index, send, error.wqe_address()) else {
+            return false;
+        };
         *wc = WorkCompletion {
+            wr_id: retired.wr_id,
+            status: status(error.syndrome()),
+            vendor_error: error.vendor_error(),
             qpn: place.wire_qpn(),
             ..WorkCompletion::EMPTY
         };
-        let shared = if send { NOBODY } else { place.srq() };
-        if shared != NOBODY {
-            let Some(wr_id) = core.complete_srq(shared, cqe.wqe_address()) else {
-                return false;
-            };
-            wc.wr_id = wr_id;
-        } else {
-            let Some(counter) = half.counter_of(cqe.wqe_address()) else {
-                return false;
-            };
-            wc.wr_id = half.retire(counter, &core.records);
-            if error {
-                self.begin_chain(cqe.as_error(), index, send, counter);
-            }
-        }
-        if error {
-            note_error(cqe.as_error(), wc);
-        } else if send {
-            note_send(cqe, wc);
-        } else {
-            note_receive(cqe, place, wc);
+        if let Some(counter) = retired.counter {
+            self.begin_chain(error, index, send, counter);
         }
         true
     }
@@ -281,15 +361,9 @@ const fn status(syndrome: Syndrome) -> WcStatus {
     }
 }
 
-#[cold]
-fn note_error(cqe: &ErrorCqe, wc: &mut WorkCompletion) {
-    wc.status = status(cqe.syndrome());
-    wc.vendor_error = cqe.vendor_error();
-}
-
 #[inline]
-fn note_send(cqe: &Cqe, wc: &mut WorkCompletion) {
-    wc.opcode = match WqeOpcode(cqe.opcode() & 0x1f) {
+const fn send_opcode(opcode: u8) -> WcOpcode {
+    match WqeOpcode(opcode & 0x1f) {
         WqeOpcode::SEND | WqeOpcode::SEND_IMM => WcOpcode::Send,
         WqeOpcode::RDMA_WRITE | WqeOpcode::RDMA_WRITE_IMM => WcOpcode::RdmaWrite,
         WqeOpcode::RDMA_READ => WcOpcode::RdmaRead,
@@ -297,8 +371,7 @@ fn note_send(cqe: &Cqe, wc: &mut WorkCompletion) {
         WqeOpcode::ATOMIC_FA => WcOpcode::FetchAdd,
         WqeOpcode::BIND => WcOpcode::BindMw,
         _ => WcOpcode::Unknown,
-    };
-    wc.byte_len = cqe.byte_count();
+    }
 }
 
 #[inline]
@@ -310,7 +383,6 @@ fn note_receive<P: Platform>(cqe: &Cqe, place: &QpPlace<'_, P>, wc: &mut WorkCom
         _ => (WcOpcode::Recv, false),
     };
     wc.opcode = opcode;
-    wc.byte_len = cqe.byte_count();
     match place.queue() {
         Queue::Connected => {}
         Queue::Special => {

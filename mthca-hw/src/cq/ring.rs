@@ -5,14 +5,18 @@
 use crate::inner::Inner;
 use crate::let_go::Released;
 use crate::uar::Uar;
-use core_ib::platform::{DmaBuf, OutOfBounds, Platform, PlatformError};
+use core_ib::platform::{DmaBuf, OutOfBounds, Platform, PlatformError, Words};
 use hca_abi::infinihost::cqe::Cqe;
 use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
 
 /// Bytes of an entry.
 const ENTRY: usize = size_of::<Cqe>();
-/// Offset of the dword with the owner bit.
-const OWNER_DWORD: usize = 0x1c;
+/// Words of an entry.
+const WORDS: usize = ENTRY / 4;
+/// The word with the owner bit.
+const OWNER_WORD: usize = 7;
+/// Its offset.
+const OWNER_DWORD: usize = OWNER_WORD * 4;
 /// The owner bit in it.
 const OWNED_BY_HW: u32 = 0x80;
 
@@ -62,13 +66,24 @@ impl<'p, P: Platform> Entries<'p, P> {
     }
 
     /// Does the entry belong to software?
-    #[inline]
     fn is_ours(&self, index: u32) -> bool {
         let owner = self.memory.read_be32(self.offset(index) + OWNER_DWORD);
         owner.is_ok_and(|dword| dword & OWNED_BY_HW == 0)
     }
 
+    /// The entry, if it belongs to software.
     #[inline]
+    pub fn ours(&self, index: u32) -> Option<Words<'_, WORDS>> {
+        let words = self.memory.words(self.offset(index)).ok()?;
+        (words.get(OWNER_WORD) & OWNED_BY_HW == 0).then_some(words)
+    }
+
+    /// Gives an entry to the HCA.
+    #[inline]
+    pub fn give_words(words: Words<'_, WORDS>) {
+        words.set(OWNER_WORD, OWNED_BY_HW);
+    }
+
     fn read(&self, index: u32) -> Result<Cqe, OutOfBounds> {
         self.memory.read(self.offset(index))
     }
@@ -78,7 +93,6 @@ impl<'p, P: Platform> Entries<'p, P> {
     }
 
     /// Gives the entry to the HCA.
-    #[inline]
     fn give(&self, index: u32) -> Result<(), OutOfBounds> {
         self.memory
             .write_be32(self.offset(index) + OWNER_DWORD, OWNED_BY_HW)
@@ -108,11 +122,11 @@ pub(crate) struct Chain {
 
 /// A CQ as its consumer sees it. Under the lock of its place.
 pub(crate) struct CqQueue<'p, P: Platform> {
-    entries: Option<Entries<'p, P>>,
+    pub(super) entries: Option<Entries<'p, P>>,
     /// While a resize is under way: the ring to change to; once changed, the one to give back.
     other: Option<Entries<'p, P>>,
     switched: bool,
-    consumer: u32,
+    pub(super) consumer: u32,
     /// Place of the CQ.
     pub index: u32,
     /// Completions that are due before the next entry.
@@ -164,25 +178,27 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         })
     }
 
-    /// Takes the next entry; it stays unread by the HCA until [`tell`](Self::tell).
+    /// Is there anything but the ring to look at?
     #[inline]
+    pub fn is_odd(&self) -> bool {
+        self.chain.is_some() || self.by_software || self.other.is_some()
+    }
+
+    /// Takes the next entry; the HCA is told by [`tell`](Self::tell).
     pub fn take(&mut self) -> Option<Cqe> {
         let entries = self.entries.as_ref()?;
-        if !entries.is_ours(self.consumer) {
-            return if self.other.is_some() {
-                self.take_from_other()
-            } else {
-                None
-            };
-        }
+        let Some(words) = entries.ours(self.consumer) else {
+            return self.take_from_other();
+        };
         entries.memory.machine().dma_rmb();
-        let cqe = entries.read(self.consumer).ok()?;
-        entries.give(self.consumer).ok()?;
+        let cqe = words.read();
+        Entries::<P>::give_words(words);
         self.consumer = self.consumer.wrapping_add(1);
         Some(cqe)
     }
 
-    /// The old ring is empty: if the HCA writes to the new one already, so do we read.
+    /// The old ring is empty: if there is a new one and the HCA writes there already, so do we read.
+    #[cold]
     fn take_from_other(&mut self) -> Option<Cqe> {
         let (old, new) = (self.entries.as_ref()?, self.other.as_ref()?);
         if self.switched || !new.is_ours(self.consumer & old.mask) {
@@ -195,9 +211,10 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     /// Tells the HCA that `count` entries more are consumed.
     #[inline]
     pub fn tell(&self, uar: &Uar<P::Registers>, number: u32, count: u32) {
-        let Some(entries) = self.entries.as_ref().filter(|_| count > 0) else {
+        let Some(entries) = &self.entries else { return };
+        if count == 0 {
             return;
-        };
+        }
         entries.memory.machine().dma_wmb();
         uar.ring_cq(CqDoorbell {
             command: CqCommand::INCREMENT,

@@ -412,6 +412,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                 number: qp.number,
                 pd,
                 lkey: control.lkey(),
+                vectors: claims.pd.map_or(0, |pd| pd.vectors),
                 port: control.port,
                 ..SendQueue::default()
             };

@@ -152,11 +152,6 @@ impl Half {
             .store(counter.wrapping_add(1), Ordering::Release);
     }
 
-    /// Takes the last one back: it could not be posted after all.
-    pub fn take_back(&self, counter: u32) {
-        self.posted.store(counter, Ordering::Release);
-    }
-
     /// Is request `counter` posted and not retired?
     #[inline]
     pub fn is_outstanding(&self, counter: u32) -> bool {

@@ -68,6 +68,16 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         half: &Half,
         wrs: &[RecvWr<'_>],
     ) -> Result<(), PostError> {
+        let refused = |cause| match wrs {
+            [] => Ok(()),
+            _ => Err(PostError { index: 0, cause }),
+        };
+        if !core.cmd.health().is_alive() {
+            return refused(PostCause::DeviceFailed);
+        }
+        if !self.open || self.shared {
+            return refused(PostCause::InvalidState);
+        }
         let mut doorbell = None;
         let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
@@ -101,12 +111,6 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         half: &Half,
         wr: &RecvWr<'_>,
     ) -> Result<(u32, u8), PostCause> {
-        if !core.cmd.health().is_alive() {
-            return Err(PostCause::DeviceFailed);
-        }
-        if !self.open || self.shared {
-            return Err(PostCause::InvalidState);
-        }
         let posted = self.posted;
         if posted.wrapping_sub(half.retired()) >= self.shape.mask {
             return Err(PostCause::QueueFull);
@@ -118,15 +122,14 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         let at = self.shape.offset(posted);
         let mut end = at.wrapping_add(SEGMENT);
         put_sges(memory, &mut end, wr.sges)?;
-        memory.write_be32(at as usize + next::NDS, next::DBD)?;
         let nds = (end.wrapping_sub(at) / SEGMENT) as u8;
-        let before = self.shape.offset(posted.wrapping_sub(1)) as usize;
-        let link = next::DBD | u32::from(nds);
+        let before = self.shape.offset(posted.wrapping_sub(1));
+        let before = memory.words::<2>(before as usize)?;
+        memory
+            .words::<2>(at as usize)?
+            .set(next::NDS / 4, next::DBD);
         half.remember(posted, wr.wr_id, true, &core.records);
-        if let Err(error) = memory.write_be32(before + next::NDS, link) {
-            half.take_back(posted);
-            return Err(error.into());
-        }
+        before.set(next::NDS / 4, next::DBD | u32::from(nds));
         self.posted = posted.wrapping_add(1);
         Ok((self.shape.base.wrapping_add(at), nds))
     }

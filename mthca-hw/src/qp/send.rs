@@ -5,15 +5,15 @@
 
 use super::place::{Half, Shape};
 use crate::inner::Inner;
+use core_ib::QKey;
 use core_ib::platform::{DmaBuf, Platform};
 use core_ib::verbs::{
-    AhHandle, Imm, PostCause, PostError, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+    Imm, PostCause, PostError, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
-use core_ib::{QKey, Qpn};
 use hca_abi::infinihost::doorbell::SendDoorbell;
 use hca_abi::infinihost::wqe::{
     AtomicSegment, DataSegment, INLINE, NextSegment, RemoteAddressSegment, UNIT, UdSegment,
-    WqeOpcode, next,
+    WqeOpcode, next, ud,
 };
 
 /// Bytes of a segment that counts as one.
@@ -39,6 +39,8 @@ pub(crate) struct SendQueue<'p, P: Platform> {
     pub(crate) pd: u32,
     /// Key of the queue's own region.
     pub(crate) lkey: u32,
+    /// Key of the region of address vectors.
+    pub(super) vectors: u32,
     /// SMI, GSI: the port.
     pub(crate) port: u8,
     /// SMI, GSI: the QP's Q_Key.
@@ -60,12 +62,27 @@ impl<P: Platform> Default for SendQueue<'_, P> {
             number: 0,
             pd: 0,
             lkey: 0,
+            vectors: 0,
             port: 0,
             qkey: QKey(0),
             psn: 0,
         }
     }
 }
+
+/// What the WQE before says of one, and the doorbell.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Offset in the queue's memory.
+    at: u32,
+    /// Its length.
+    units: u32,
+    opcode: WqeOpcode,
+    fence: bool,
+}
+
+/// Words of a datagram's WQE before its data.
+const DATAGRAM_WORDS: usize = (UNIT + size_of::<UdSegment>()) / 4;
 
 /// Where writing has come to, and what the doorbell will say.
 #[derive(Clone, Copy)]
@@ -97,49 +114,116 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         half: &Half,
         wrs: &[SendWr<'_>],
     ) -> Result<(), PostError> {
-        let mut first = None;
-        let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate() {
-            match self.enqueue(core, half, wr, first.is_none()) {
-                Ok(doorbell) => first = first.or(Some(doorbell)),
-                Err(cause) => {
-                    result = Err(PostError { index, cause });
-                    break;
-                }
-            }
+        let refused = |cause| match wrs {
+            [] => Ok(()),
+            _ => Err(PostError { index: 0, cause }),
+        };
+        if !core.cmd.health().is_alive() {
+            return refused(PostCause::DeviceFailed);
         }
-        if let Some(doorbell) = first {
-            core.machine.dma_wmb();
-            core.uar.ring_send(doorbell);
+        if !self.open {
+            return refused(PostCause::InvalidState);
         }
-        result
+        if self.service == QpType::Ud {
+            each(core, wrs, |wr, first| self.datagram(core, half, wr, first))
+        } else {
+            self.post_others(core, half, wrs)
+        }
     }
 
-    /// Writes one WQE and links it to the one before, in the order of infinihost 2.11; an error leaves the queue as it
-    /// was.
-    #[inline]
-    fn enqueue(
+    #[inline(never)]
+    fn post_others(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
-        wr: &SendWr<'_>,
-        first: bool,
-    ) -> Result<SendDoorbell, PostCause> {
-        if !core.cmd.health().is_alive() {
-            return Err(PostCause::DeviceFailed);
-        }
-        if !self.open {
-            return Err(PostCause::InvalidState);
-        }
-        let posted = self.posted;
-        if posted.wrapping_sub(half.retired()) >= self.shape.mask {
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        each(core, wrs, |wr, first| self.other(core, half, wr, first))
+    }
+
+    /// Room for one more? Checks in the order of verbs 4.1.
+    #[inline]
+    fn check_room(&self, half: &Half, wr: &SendWr<'_>) -> Result<(), PostCause> {
+        if self.posted.wrapping_sub(half.retired()) >= self.shape.mask {
             return Err(PostCause::QueueFull); // one WQE is never used: infinihost 5.1
         }
         if wr.sges.len() > self.shape.max_sge as usize {
             return Err(PostCause::TooManySge);
         }
+        Ok(())
+    }
+
+    /// Writes the WQE of a datagram, dword by dword: what is zero in all of them was so from the start.
+    #[inline(always)]
+    fn datagram(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wr: &SendWr<'_>,
+        first: bool,
+    ) -> Result<u64, PostCause> {
+        self.check_room(half, wr)?;
+        let SendOp::Datagram {
+            ah,
+            remote_qpn,
+            remote_qkey,
+            imm,
+            ..
+        } = wr.op
+        else {
+            return Err(PostCause::InvalidOpcode);
+        };
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        if inline {
+            self.check_inline(wr)?;
+        }
+        if ah.device() != core.device || !core.av.is_in(ah, self.pd) {
+            return Err(PostCause::InvalidHandle);
+        }
         let memory = self.memory.as_ref().ok_or(PostCause::InvalidState)?;
-        let at = self.shape.offset(posted);
+        let at = self.shape.offset(self.posted);
+        let words = memory.words::<DATAGRAM_WORDS>(at as usize)?;
+        let mut end = at.wrapping_add(4 * DATAGRAM_WORDS as u32);
+        if inline {
+            put_inline(memory, &mut end, wr.inline)?;
+        } else {
+            put_sges(memory, &mut end, wr.sges)?;
+        }
+        let (opcode, immediate) = match imm {
+            Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, u32::from_be_bytes(bytes)),
+            None => (WqeOpcode::SEND, 0),
+        };
+        let vector = core.av.address(ah.index());
+        let segment = |offset: usize| (UNIT + offset) / 4;
+        words.set(segment(ud::LKEY), self.vectors);
+        words.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
+        words.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
+        words.set(segment(ud::DEST_QPN), remote_qpn.get());
+        words.set(segment(ud::Q_KEY), remote_qkey.0);
+        words.set(next::NDA / 4, 0);
+        words.set(next::NDS / 4, 0);
+        words.set(next::FLAGS / 4, flags_of(wr.flags));
+        words.set(next::IMMEDIATE / 4, immediate);
+        let link = Link {
+            at,
+            units: end.wrapping_sub(at) / SEGMENT,
+            opcode,
+            fence: false,
+        };
+        self.link(core, half, wr.wr_id, link, first)
+    }
+
+    /// Writes the WQE of any other request.
+    fn other(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wr: &SendWr<'_>,
+        first: bool,
+    ) -> Result<u64, PostCause> {
+        self.check_room(half, wr)?;
+        let memory = self.memory.as_ref().ok_or(PostCause::InvalidState)?;
+        let at = self.shape.offset(self.posted);
         let mut wqe = Wqe {
             at,
             end: at.wrapping_add(SEGMENT),
@@ -147,99 +231,56 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             flags: flags_of(wr.flags),
             immediate: 0,
         };
-        match (self.service, wr.op) {
-            (
-                QpType::Ud,
-                SendOp::Datagram {
-                    ah,
-                    remote_qpn,
-                    remote_qkey,
-                    imm,
-                    ..
-                },
-            ) => {
-                let to = (remote_qpn, remote_qkey);
-                self.datagram(core, memory, &mut wqe, wr, ah, to, imm)?;
-            }
-            (QpType::Smi | QpType::Gsi, SendOp::Datagram { .. }) => {
+        match self.service {
+            QpType::Rc | QpType::Uc => self.connected(memory, &mut wqe, wr)?,
+            _ => {
                 self.special(core, memory, &mut wqe, wr)?;
                 self.psn = self.psn.wrapping_add(1);
             }
-            (QpType::Rc | QpType::Uc, _) => self.connected(memory, &mut wqe, wr)?,
-            _ => return Err(PostCause::InvalidOpcode),
         }
-        self.link(core, half, wr, wqe, first)
+        let memory = self.memory.as_ref().ok_or(PostCause::InvalidState)?;
+        let mut control = NextSegment::ZERO;
+        control.set_flags(wqe.flags).set_immediate(wqe.immediate);
+        memory.words::<4>(at as usize)?.write(&control);
+        let link = Link {
+            at,
+            units: wqe.end.wrapping_sub(at) / SEGMENT,
+            opcode: wqe.opcode,
+            fence: self.service == QpType::Rc && wr.flags.contains(SendFlags::FENCE),
+        };
+        self.link(core, half, wr.wr_id, link, first)
     }
 
-    /// Finishes a WQE whose segments are written: its own first segment, then the link to it.
-    #[inline]
+    /// Links a WQE that is written to the one before, in the order of infinihost 2.11, and counts it. The doorbell that
+    /// starts it.
+    #[inline(always)]
     fn link(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
-        wr: &SendWr<'_>,
-        wqe: Wqe,
+        wr_id: u64,
+        link: Link,
         first: bool,
-    ) -> Result<SendDoorbell, PostCause> {
+    ) -> Result<u64, PostCause> {
         let memory = self.memory.as_ref().ok_or(PostCause::InvalidState)?;
-        let mut control = NextSegment::ZERO;
-        control.set_flags(wqe.flags).set_immediate(wqe.immediate);
-        memory.write(wqe.at as usize, &control)?;
-        let fence = self.service == QpType::Rc && wr.flags.contains(SendFlags::FENCE);
-        let doorbell = SendDoorbell {
-            nda: self.shape.base.wrapping_add(wqe.at),
-            fence,
-            opcode: wqe.opcode.0,
-            qpn: self.number,
-            nds: (wqe.end.wrapping_sub(wqe.at) / SEGMENT) as u8,
-        };
-        let before = self.shape.offset(self.posted.wrapping_sub(1)) as usize;
-        let nda = doorbell.nda | u32::from(doorbell.opcode);
-        let nds = u32::from(doorbell.nds)
-            | if fence { next::FENCE } else { 0 }
-            | if first { next::DBD } else { 0 };
-        half.remember(self.posted, wr.wr_id, first, &core.records);
-        let linked = memory.write_be32(before + next::NDA, nda);
+        let before = self.shape.offset(self.posted.wrapping_sub(1));
+        let before = memory.words::<2>(before as usize)?;
+        let nda = self.shape.base.wrapping_add(link.at) | u32::from(link.opcode.0);
+        let fence = if link.fence { next::FENCE } else { 0 };
+        let doorbell = if first { next::DBD } else { 0 };
+        half.remember(self.posted, wr_id, first, &core.records);
+        before.set(next::NDA / 4, nda);
         core.machine.dma_wmb();
-        let linked = linked.and_then(|()| memory.write_be32(before + next::NDS, nds));
-        if let Err(error) = linked {
-            half.take_back(self.posted);
-            return Err(error.into());
-        }
+        before.set(next::NDS / 4, link.units | fence | doorbell);
         self.posted = self.posted.wrapping_add(1);
-        Ok(doorbell)
-    }
-
-    #[inline]
-    #[expect(clippy::too_many_arguments, reason = "the fields of one request")]
-    fn datagram(
-        &self,
-        core: &Inner<'p, P>,
-        memory: &DmaBuf<'p, P>,
-        wqe: &mut Wqe,
-        wr: &SendWr<'_>,
-        ah: AhHandle,
-        (remote_qpn, remote_qkey): (Qpn, QKey),
-        imm: Option<Imm>,
-    ) -> Result<(), PostCause> {
-        if wr.flags.contains(SendFlags::INLINE) {
-            self.check_inline(wr)?;
+        Ok(SendDoorbell {
+            nda,
+            fence: link.fence,
+            opcode: link.opcode.0,
+            qpn: self.number,
+            nds: link.units as u8,
         }
-        let vector = core.ahs.get(ah).map_err(|_| PostCause::InvalidHandle)?;
-        if vector.pd != self.pd {
-            return Err(PostCause::InvalidHandle);
-        }
-        let mut segment = UdSegment::ZERO;
-        segment
-            .set_lkey(vector.lkey)
-            .set_av_address(vector.address)
-            .set_dest_qpn(remote_qpn.get())
-            .set_q_key(remote_qkey.0);
-        drop(vector);
-        memory.write(wqe.end as usize, &segment)?;
-        wqe.end = wqe.end.wrapping_add(size_of::<UdSegment>() as u32);
-        self.put_immediate(wqe, imm, WqeOpcode::SEND, WqeOpcode::SEND_IMM);
-        self.put_data(memory, wqe, wr)
+        .encode())
     }
 
     fn connected(
@@ -327,7 +368,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
     ) -> Result<(), PostCause> {
         let mut segment = RemoteAddressSegment::ZERO;
         segment.set_address(remote.addr).set_rkey(remote.rkey.0);
-        memory.write(wqe.end as usize, &segment)?;
+        memory.words::<4>(wqe.end as usize)?.write(&segment);
         wqe.end = wqe.end.wrapping_add(SEGMENT);
         Ok(())
     }
@@ -373,10 +414,36 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         wr: &SendWr<'_>,
     ) -> Result<(), PostCause> {
         if wr.flags.contains(SendFlags::INLINE) {
-            return put_inline(memory, wqe, wr.inline);
+            return put_inline(memory, &mut wqe.end, wr.inline);
         }
         put_sges(memory, &mut wqe.end, wr.sges)
     }
+}
+
+/// Has `enqueue` write a WQE for each request, until one is refused; it is told which is the first, and says what
+/// doorbell starts the WQE. Rings that of the first.
+#[inline(always)]
+fn each<P: Platform>(
+    core: &Inner<'_, P>,
+    wrs: &[SendWr<'_>],
+    mut enqueue: impl FnMut(&SendWr<'_>, bool) -> Result<u64, PostCause>,
+) -> Result<(), PostError> {
+    let mut first = None;
+    let mut result = Ok(());
+    for (index, wr) in wrs.iter().enumerate() {
+        match enqueue(wr, first.is_none()) {
+            Ok(doorbell) => first = first.or(Some(doorbell)),
+            Err(cause) => {
+                result = Err(PostError { index, cause });
+                break;
+            }
+        }
+    }
+    if let Some(doorbell) = first {
+        core.machine.dma_wmb();
+        core.uar.ring_send(doorbell);
+    }
+    result
 }
 
 /// The dword of flags. infinihost 5.4.
@@ -401,7 +468,7 @@ fn check_length(sges: &[Sge]) -> Result<(), PostCause> {
 }
 
 /// Writes the entries that are not empty, from offset `end` on.
-#[inline]
+#[inline(always)]
 pub(crate) fn put_sges<P: Platform>(
     memory: &DmaBuf<'_, P>,
     end: &mut u32,
@@ -415,24 +482,25 @@ pub(crate) fn put_sges<P: Platform>(
             return Err(PostCause::InvalidAttr);
         }
         let segment = DataSegment::new(sge.length, sge.lkey.0, sge.addr);
-        memory.write(*end as usize, &segment)?;
+        memory.words::<4>(*end as usize)?.write(&segment);
         *end = end.wrapping_add(SEGMENT);
     }
     Ok(())
 }
 
-/// Writes one inline segment, padded to whole units. No data is no segment.
+/// Writes one inline segment from offset `end` on, padded to whole units. No data is no segment.
+#[inline(never)]
 fn put_inline<P: Platform>(
     memory: &DmaBuf<'_, P>,
-    wqe: &mut Wqe,
+    end: &mut u32,
     data: &[u8],
 ) -> Result<(), PostCause> {
     if data.is_empty() {
         return Ok(());
     }
-    memory.write_be32(wqe.end as usize, INLINE | data.len() as u32)?;
-    memory.copy_in(wqe.end as usize + 4, data)?;
+    memory.write_be32(*end as usize, INLINE | data.len() as u32)?;
+    memory.copy_in(*end as usize + 4, data)?;
     let taken = (data.len() as u32 + 4).next_multiple_of(SEGMENT);
-    wqe.end = wqe.end.wrapping_add(taken);
+    *end = end.wrapping_add(taken);
     Ok(())
 }
