@@ -318,7 +318,8 @@ proptest! {
         }
         world.apply(Op::Link(true))?;
         world.questions.clear();
-        for _ in 0..10 {
+        // 5 s of delay, 3 probes, 3 questions to all, and 1 s in which a neighbour that answered nothing is not asked for.
+        for _ in 0..15 {
             world.apply(Op::Wait(1000))?;
         }
         prop_assert!(world.parked.is_empty(), "a packet waits for ever");
