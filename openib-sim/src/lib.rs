@@ -1,5 +1,6 @@
 //! The InfiniBand simulator as a program: a fabric from a file, hosts in process, faults on command.
 
+pub mod bench;
 pub mod demo;
 pub mod demo_tun;
 pub mod drawing;

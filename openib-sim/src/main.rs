@@ -1,7 +1,7 @@
 //! The InfiniBand simulator as a program.
 
 use clap::{Parser, Subcommand};
-use openib_sim::{demo, relay, serve};
+use openib_sim::{bench, demo, relay, serve};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -15,6 +15,8 @@ struct Cli {
 enum Command {
     /// Hosts come up, ping each other over IPoIB and send checked TCP streams.
     Demo(demo::Options),
+    /// Benchmarks, and tables of what they measured.
+    Bench(bench::Options),
     /// A fabric whose hosts are sockets for virtual machines (QEMU: `-device vfio-user-pci`).
     Serve(serve::Options),
     /// Two TUN devices with nothing but a copying thread between them, to measure `demo --tun` against.
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(options) => demo::run(&options),
         Command::Relay(options) => relay::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Serve(options) => serve::run(&options, &mut serve::Nobody),
     };
     match result {
