@@ -48,6 +48,8 @@ use hca_abi::infinihost::regs::BAR0_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenCause {
+    /// The slot is empty: its configuration space reads as all ones.
+    Gone,
     /// The PCI function is not an InfiniHost.
     NotAnInfiniHost {
         /// Its vendor.
@@ -108,6 +110,7 @@ causes!(
 impl fmt::Display for OpenCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Gone => f.write_str("nothing answers: the HCA is gone, or its slot is empty"),
             Self::NotAnInfiniHost { vendor, device } => {
                 write!(f, "{vendor:04x}:{device:04x} is not an InfiniHost")
             }
@@ -321,6 +324,9 @@ impl<'p, P: Platform> Opening<'p, P> {
 
     fn map(&mut self) -> Result {
         let id = self.machine.config_read32(0);
+        if id == u32::MAX {
+            return Err(OpenCause::Gone);
+        }
         let (vendor, device) = (id as u16, (id >> 16) as u16);
         if vendor != VENDOR_MELLANOX && vendor != VENDOR_TOPSPIN {
             return Err(OpenCause::NotAnInfiniHost { vendor, device });

@@ -153,6 +153,7 @@ fn what_is_not_a_tavor_is_left_alone() {
             },
         ),
         (0x6274_1867, OpenCause::MemFree { device: 0x6274 }),
+        (u32::MAX, OpenCause::Gone),
     ] {
         let machine = Machine::with(0, id);
         let error = Hca::open(&machine, &NoWake, &Profile::SMALL)
