@@ -5,6 +5,8 @@
 //! until what it waits for has happened, so a driver that knows only interrupts works here all the same.
 #![no_std]
 
+pub mod ping;
+
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -40,6 +42,10 @@ pub trait Board: Send + Sync {
     fn now(&self) -> Instant;
     /// Passes some time, not beyond `until`. On hardware a pause; in a simulation, the world moves.
     fn pass_time(&self, until: Instant);
+    /// Hears how far a program has come: `what` is done.
+    fn reached(&self, what: &'static str) {
+        let _ = what;
+    }
 }
 
 /// What the machine is made of: put it where it stays, and make a [`Bare`] of it.
