@@ -1,6 +1,7 @@
 //! Tests that cross the project's crates.
 
 pub mod conformance;
+pub mod hostile;
 pub mod scenario;
 
 /// The examples of the README compile.
