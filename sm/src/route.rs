@@ -479,6 +479,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn every_lid_is_reached_by_a_shortest_way_or_not_at_all(fabric in fabric()) {
             let rows = fabric.rows(None);

@@ -606,3 +606,30 @@ fn a_switch_whose_tables_cannot_be_written_is_not_routed_through() {
     let end = fabric.by_lid(hosts[0], 1, fabric.lid(hosts[2]), false, &mut hops);
     assert_eq!(end.map(|end| end.node), Some(hosts[2]));
 }
+
+#[test]
+fn a_switch_that_lost_its_tables_alone_is_found_by_a_light_sweep() {
+    let mut fabric = up(build::line(3, 2), Config::default());
+    let switch = fabric.switches()[1];
+    fabric.lose_tables(switch);
+    fabric.run_for(12 * SECOND);
+    heals(&mut fabric);
+}
+
+#[test]
+fn nodes_that_are_busy_are_asked_again() {
+    let mut fabric = Fabric::managed(build::line(3, 2), Config::default());
+    let warnings = |fabric: &Fabric| {
+        let all = fabric.seats[0].reports.iter();
+        all.filter(|report| report.level() == Level::Warning)
+            .count()
+    };
+    // Four tries are made; after that it is not there, until the next sweep.
+    for (busy, told) in [(3, 0), (5, 1)] {
+        fabric.busy = busy;
+        fabric.sweep_now(0);
+        fabric.run_for(5 * SECOND);
+        assert_eq!((fabric.busy, warnings(&fabric)), (0, told));
+        checks::subnet_is_up(&fabric, fabric.seats[0].node).unwrap();
+    }
+}

@@ -311,3 +311,18 @@ fn every_change_of_role_is_reported() {
     assert_eq!(states.last(), Some(&Role::Master), "{states:?}");
     assert!(states.contains(&Role::Standby), "{states:?}");
 }
+
+#[test]
+fn clients_register_anew_with_a_manager_that_was_started_again_in_the_same_place() {
+    let mut fabric = Fabric::new(build::star(4));
+    seat(&mut fabric, 1, 1);
+    fabric.run_for(5 * SECOND);
+    fabric.kill(0);
+    fabric.reregistered.clear();
+    seat(&mut fabric, 1, 1);
+    fabric.run_for(5 * SECOND);
+    assert_eq!(roles(&fabric)[1], Role::Master);
+    for host in fabric.hosts() {
+        assert!(fabric.reregistered.contains(&host), "node {host}");
+    }
+}

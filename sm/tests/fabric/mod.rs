@@ -2,15 +2,18 @@
 //! were written into the switches, and managers that sit on some of the nodes. Time is virtual.
 #![allow(dead_code)] // each test uses a part of it
 
+pub mod ask;
 pub mod checks;
+mod gmp;
+mod mischief;
 
 use core_ib::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use core_ib::wire::mad::{
-    AttributeId, Capability, Mad, Method, MgmtClass, NodeDescription, NodeType, Notice, PortState,
-    PortTrap, ProducerType, Smp, TrapDetails, TrapNumber,
+    AttributeId, Capability, Mad, MadStatus, Method, MgmtClass, NodeDescription, NodeType, Notice,
+    PortState, PortTrap, ProducerType, Smp, TrapDetails, TrapNumber,
 };
 use core_ib::{Guid, Instant, Lid, Qpn};
-use ib_mad::{Outgoing, Received, ReceiverNext, RmppReceiver, SpecialQp};
+use ib_mad::{Outgoing, Received, SpecialQp};
 use ib_sm::{Action, Config, Event, Profile, Report, Sm, SmError, Store};
 use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
 use platform_sim::fabric::{
@@ -117,6 +120,8 @@ pub struct Fabric {
     pub writes: HashMap<usize, u64>,
     /// Nodes whose clients were told to register anew.
     pub reregistered: HashSet<usize>,
+    /// So many of the next requests are answered "busy".
+    pub busy: u32,
     /// SMPs with which managers answered.
     pub replies: Vec<Mad>,
     queue: BinaryHeap<Reverse<Due>>,
@@ -166,6 +171,7 @@ impl Fabric {
             inbox: Vec::new(),
             writes: HashMap::new(),
             reregistered: HashSet::new(),
+            busy: 0,
             replies: Vec::new(),
             queue: BinaryHeap::new(),
             serial: 0,
@@ -268,93 +274,6 @@ impl Fabric {
                 seat.sm.handle(Event::Port { up }, self.now);
                 seat.next = self.now;
             }
-        }
-    }
-
-    /// Pulls a cable, or a node with all its cables.
-    pub fn unplug(&mut self, port: PortRef) -> Option<PortRef> {
-        let peer = self.cables.remove(&port)?;
-        self.cables.remove(&peer);
-        self.train(port, false);
-        self.train(peer, false);
-        Some(peer)
-    }
-
-    pub fn plug(&mut self, a: PortRef, b: PortRef) {
-        self.cables.insert(a, b);
-        self.cables.insert(b, a);
-        if self.alive[a.node] && self.alive[b.node] {
-            let at = self.now.after(TRAINING);
-            for end in [a, b] {
-                self.push(
-                    at,
-                    Happening::Link {
-                        node: end.node,
-                        port: end.port,
-                        up: true,
-                    },
-                );
-            }
-        }
-    }
-
-    fn ports_of(&self, node: usize) -> Vec<PortRef> {
-        let mut ports: Vec<_> = self
-            .cables
-            .keys()
-            .copied()
-            .filter(|end| end.node == node)
-            .collect();
-        ports.sort_unstable();
-        ports
-    }
-
-    /// Turns a node off: all its links go down, and it forgets everything.
-    pub fn power_off(&mut self, node: usize) {
-        self.alive[node] = false;
-        for port in self.ports_of(node) {
-            let peer = self.cables[&port];
-            self.train(port, false);
-            self.train(peer, false);
-        }
-        for seat in &mut self.seats {
-            seat.alive &= seat.node != node;
-        }
-        let spec = &self.topology.nodes[node];
-        let fresh = Fabric::new(Topology {
-            nodes: vec![spec.clone()],
-            cables: Vec::new(),
-        });
-        self.nodes[node] = fresh.nodes.into_iter().next().unwrap();
-    }
-
-    pub fn power_on(&mut self, node: usize) {
-        self.alive[node] = true;
-        let at = self.now.after(TRAINING);
-        for port in self.ports_of(node) {
-            let peer = self.cables[&port];
-            if self.alive[peer.node] {
-                for end in [port, peer] {
-                    self.push(
-                        at,
-                        Happening::Link {
-                            node: end.node,
-                            port: end.port,
-                            up: true,
-                        },
-                    );
-                }
-            }
-        }
-    }
-
-    /// The manager at `seat` is stopped dead: nobody is told.
-    pub fn kill(&mut self, seat: usize) {
-        self.seats[seat].alive = false;
-        self.seats[seat].next = Instant::NEVER;
-        let (node, port) = (self.seats[seat].node, self.seats[seat].port);
-        if let Some(port) = self.nodes[node].port_mut(port) {
-            port.info.capability.remove(Capability::SM);
         }
     }
 
@@ -561,6 +480,12 @@ impl Fabric {
             ignore_m_key: false,
             now: self.now,
         };
+        if self.busy != 0 {
+            self.busy -= 1;
+            let reply = smp.reply(MadStatus::BUSY).unwrap();
+            self.send(node, port, Mad(reply.to_bytes()), slid, Lid::NONE, Qpn::SMI);
+            return;
+        }
         let mut effects = Vec::new();
         let answer = process_smp(&mut self.nodes[node], &smp, &context, &mut effects);
         if let Answer::Reply(reply) = answer {
@@ -736,78 +661,6 @@ impl Fabric {
             step = (step * 5 / 4).min(Duration::from_millis(500));
         }
         done(self)
-    }
-
-    /// A GMP from a host to the master's administrator.
-    pub fn ask(&mut self, node: usize, mad: Mad) {
-        let info = self.nodes[node].port(1).unwrap().info;
-        self.send(node, 1, mad, info.master_sm_lid, info.lid, Qpn::GSI);
-    }
-
-    /// As [`Fabric::ask`]; waits for the answer, which has the same TransactionID.
-    pub fn ask_and_wait(&mut self, node: usize, mad: Mad) -> Option<Mad> {
-        self.inbox.clear();
-        self.ask(node, mad);
-        let tid = mad.header().tid;
-        let mine = |fabric: &Self| {
-            let mut all = fabric.inbox.iter();
-            all.find(|(to, received)| {
-                *to == node
-                    && received.header().tid == tid
-                    && received.header().method.is_response()
-            })
-            .map(|(_, received)| received.mad)
-        };
-        self.run_until(Duration::from_millis(20), |fabric| mine(fabric).is_some());
-        mine(self)
-    }
-
-    /// GetTable: the whole message, reassembled, with every segment acknowledged: its first header and its data.
-    #[expect(clippy::result_large_err, reason = "it is one MAD")]
-    pub fn ask_table(&mut self, node: usize, mad: Mad) -> Result<(Mad, Vec<u8>), Option<Mad>> {
-        self.inbox.clear();
-        self.ask(node, mad);
-        let tid = mad.header().tid;
-        let mut receiver: Option<RmppReceiver> = None;
-        let mut data = vec![0; 1 << 20];
-        let mut first = None;
-        for _ in 0..20_000 {
-            self.run_for(Duration::from_micros(200));
-            for (to, received) in core::mem::take(&mut self.inbox) {
-                if to != node || received.header().tid != tid {
-                    continue;
-                }
-                let header: core_ib::wire::mad::SaHeader = received.mad.front().unwrap();
-                if !header.rmpp.is_active() {
-                    return Err(Some(received.mad));
-                }
-                first = first.or(Some(received.mad));
-                if receiver.is_none() {
-                    receiver = Some(RmppReceiver::new(&received.mad, 8, self.now).unwrap());
-                }
-                let now = self.now;
-                receiver
-                    .as_mut()
-                    .unwrap()
-                    .handle(&received.mad, &mut data, now);
-            }
-            let Some(receiver) = receiver.as_mut() else {
-                continue;
-            };
-            loop {
-                match receiver.poll(self.now) {
-                    ReceiverNext::Control(mad) => self.ask(node, mad),
-                    ReceiverNext::Complete { len } => {
-                        data.truncate(len);
-                        self.run_for(Duration::from_millis(1));
-                        return Ok((first.unwrap(), data));
-                    }
-                    ReceiverNext::Failed(error) => panic!("{error}"),
-                    _ => break,
-                }
-            }
-        }
-        Err(None)
     }
 
     pub fn hosts(&self) -> Vec<usize> {
