@@ -57,16 +57,12 @@ impl Manager<'_> {
             Op::SmInfo(port) => self.no_sm_info(port),
             Op::Command(port, command) => self.not_commanded(port, command),
             Op::Lft(node, block) => {
-                if let Some(switch) = self.nodes.get(node).and_then(|row| row.switch) {
-                    crate::table::bits::set(self.lft_dirty_mut(switch), block.into());
-                }
+                self.lft_again(node, block);
                 self.give_up_node(node, NodeTodo::LFT);
                 self.fail(op, why);
             }
             Op::Mft(node, part) => {
-                if let Some(switch) = self.nodes.get(node).and_then(|row| row.switch) {
-                    crate::table::bits::set(self.mft_dirty_mut(switch), part.into());
-                }
+                self.mft_again(node, part);
                 self.give_up_node(node, NodeTodo::MFT);
                 self.fail(op, why);
                 if self.st.phase == Phase::Idle {

@@ -287,6 +287,20 @@ impl Manager<'_> {
         u16::try_from(block).ok()
     }
 
+    /// A block of the forwarding table may not have arrived.
+    pub(crate) fn lft_again(&mut self, node: NodeId, block: u16) {
+        if let Some(switch) = self.nodes.get(node).and_then(|row| row.switch) {
+            bits::set(self.lft_dirty_mut(switch), block.into());
+        }
+    }
+
+    /// A part of the multicast forwarding table may not have arrived.
+    pub(crate) fn mft_again(&mut self, node: NodeId, part: u16) {
+        if let Some(switch) = self.nodes.get(node).and_then(|row| row.switch) {
+            bits::set(self.mft_dirty_mut(switch), part.into());
+        }
+    }
+
     /// The first thing to be done with a port, and whether there is more.
     fn port_op(&mut self, port: PortId) -> (Option<Op>, bool) {
         let Some(row) = self.ports.get_mut(port) else {
@@ -381,10 +395,15 @@ impl Manager<'_> {
         }
     }
 
-    /// Forgets all that is in flight or waits.
+    /// Forgets all that is in flight or waits. Whether a block of a table arrived is not known then, so it is to be
+    /// written again.
     pub(crate) fn drop_requests(&mut self) {
-        for slot in &mut *self.slots {
-            slot.op = None;
+        for index in 0..self.slots.len() {
+            match self.slots.get_mut(index).and_then(|slot| slot.op.take()) {
+                Some(Op::Lft(node, block)) => self.lft_again(node, block),
+                Some(Op::Mft(node, part)) => self.mft_again(node, part),
+                _ => {}
+            }
         }
         self.st.in_flight = 0;
         self.st.next_timeout = Instant::NEVER;

@@ -17,6 +17,7 @@ use fabric::checks;
 use ib_sm::{Broadcast, Config, Membership, Partition};
 use platform_sim::fabric::topology::build;
 use std::collections::HashSet;
+use std::time::Duration;
 
 #[test]
 fn the_broadcast_group_is_there_and_everybody_who_joins_hears_everybody() {
@@ -410,4 +411,22 @@ fn a_group_that_does_not_fit_is_refused_and_the_table_named() {
             .any(|report| matches!(report, ib_sm::Report::NoRoom { entry, .. } if *entry == name))
     };
     assert!(named("groups") && named("members"));
+}
+
+#[test]
+fn a_sweep_that_begins_while_groups_are_written_loses_none_of_them() {
+    let mut fabric = up(tree(), Config::default());
+    let hosts = fabric.hosts();
+    let mlid = join(&mut fabric, hosts[1], mgid(1), FULL).unwrap().mlid;
+    fabric.run_for(SECOND / 10);
+    let (record, mask) = group(&fabric, hosts[14], mgid(1), FULL);
+    fabric.ask(hosts[14], request(7, Method::SET, &record, mask));
+    fabric.run_for(Duration::from_micros(1500)); // the administrator knows, the switches do not
+    fabric.loss = 0x10000;
+    fabric.run_for(Duration::from_micros(1500)); // now they were told, but did not hear it
+    fabric.loss = 0;
+    fabric.sweep_now(0);
+    fabric.run_for(SECOND / 10);
+    let heard = checks::multicast(&fabric, hosts[1], mlid);
+    assert_eq!(heard.get(&hosts[14]), Some(&1));
 }
