@@ -23,6 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct HostSpec {
     /// Its name, and its node description.
     pub name: String,
+    /// Port of its HCA that the interface and the subnet manager are on.
+    pub port: u8,
     /// IP addresses of its interface; none: no interface.
     pub addresses: Vec<Cidr>,
     /// A subnet manager runs on it.
@@ -101,7 +103,7 @@ pub enum Phase {
 pub struct HostStatus {
     /// How far it has come.
     pub phase: Phase,
-    /// Port 1.
+    /// The port in use.
     pub port: PortStatus,
     /// Its MAD counters.
     pub mads: PortStatistics,
@@ -331,6 +333,7 @@ fn with_stack(
     if !spec.addresses.is_empty() {
         let keys = core::iter::once(core_ib::PKey::DEFAULT).chain(spec.partitions.iter().copied());
         interfaces.extend(keys.map(|p_key| ib_stack::InterfaceConfig {
+            port: spec.port,
             p_key,
             profile: spec.ipoib,
             ..ib_stack::InterfaceConfig::DEFAULT
@@ -345,7 +348,7 @@ fn with_stack(
         description: &spec.name,
         interfaces: &interfaces,
         subnet_manager: spec.subnet_manager.map(|manager| ib_stack::SubnetManager {
-            port: 1,
+            port: spec.port,
             profile: ib_stack::SmProfile::for_hosts(manager.hosts),
             config: ib_sm::Config {
                 priority: manager.priority,
@@ -371,6 +374,7 @@ fn with_stack(
         machine,
         hca,
         remote,
+        port: spec.port,
         stack,
         end,
         transfers: 0,
@@ -396,6 +400,7 @@ struct Host<'h, 'p> {
     machine: &'h SimPlatform,
     hca: &'h Hca<'p, SimPlatform>,
     remote: &'h Remote,
+    port: u8,
     stack: Stack<'h, Hca<'p, SimPlatform>, SimPlatform>,
     end: &'h mut IpEnd,
     transfers: usize,
@@ -542,8 +547,8 @@ impl Host<'_, '_> {
         }
         // All questions first: the stack's locks are points at which the world may go on with another context, and
         // nobody may hold the status meanwhile.
-        let port = self.stack.port_status(1).unwrap_or_default();
-        let mads = self.stack.port_statistics(1).unwrap_or_default();
+        let port = self.stack.port_status(self.port).unwrap_or_default();
+        let mads = self.stack.port_statistics(self.port).unwrap_or_default();
         let interface = self.stack.interface_state(0);
         let manager = self.stack.manager_role();
         let mut shared = self.remote.lock();

@@ -120,6 +120,13 @@ pub fn addresses(index: usize) -> Vec<Cidr> {
     ]
 }
 
+/// The first port of a node that has a cable; 1 if none has.
+pub fn first_port(topology: &Topology, node: usize) -> u8 {
+    let ends = topology.cables.iter().flat_map(|cable| cable.ends);
+    let ports = ends.filter(|end| end.node == node).map(|end| end.port);
+    ports.min().unwrap_or(1)
+}
+
 /// What the InfiniHost on the channel adapter `node` is like.
 pub fn hca_config(topology: &Topology, node: usize) -> Option<infinihost::Config> {
     let spec = topology.nodes.get(node)?;
@@ -227,6 +234,7 @@ impl Simulation {
             });
             let spec = HostSpec {
                 name: name.clone(),
+                port: first_port(&simulation.topology, node),
                 addresses: if ip { addresses(index) } else { Vec::new() },
                 subnet_manager: manager,
                 driver,

@@ -14,6 +14,9 @@ use std::path::PathBuf;
 /// A fabric with more hosts has no driver on most of them.
 const MANY: usize = 24;
 
+/// Of the group of the broadcast address, in Mbit/s.
+const RATE: u32 = LinkParameters::X4_SDR.mbit();
+
 fn files() -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("OPENIB_TOPOLOGIES") else {
         return Vec::new();
@@ -51,17 +54,17 @@ fn not_active(scenario: &mut Scenario) -> Vec<String> {
     idle
 }
 
-/// Hosts whose first port can be in the group of the broadcast address, which has the rate of a 4x SDR link.
+/// Hosts whose port can be in the group of the broadcast address, which has the rate of a 4x SDR link.
 fn fast_enough(scenario: &mut Scenario) -> Vec<usize> {
-    let nodes: Vec<_> = scenario.sim.hosts.iter().map(|host| host.node).collect();
+    let hosts = scenario.sim.hosts.iter();
+    let ports: Vec<_> = hosts
+        .map(|host| PortRef::new(host.node, host.spec.port))
+        .collect();
     let look = |fabric: &mut Fabric, _| {
-        let link = |node: usize| fabric.link(PortRef::new(node, 1));
-        let fast = |node: usize| {
-            link(node).is_some_and(|link| link.mbit() >= LinkParameters::X4_SDR.mbit())
-        };
-        (0..)
-            .zip(&nodes)
-            .filter(|(_, node)| fast(**node))
+        let link = |port: PortRef| fabric.link(port);
+        let fast = |port: PortRef| link(port).is_some_and(|link| link.mbit() >= RATE);
+        let all = ports.iter().enumerate();
+        all.filter(|(_, port)| fast(**port))
             .map(|(index, _)| index)
             .collect()
     };
