@@ -2,7 +2,7 @@
 
 use crate::job::{Job, What};
 use crate::{Config, GIDS, PKEYS, StackError};
-use core_ib::platform::Platform;
+use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{PortAttr, PortCache, PortEvent, PortTables, Verbs, VerbsError};
 use core_ib::wire::mad::{AttributeId, Method, MgmtClass};
 use core_ib::{Gid, Instant, Lid, PKey};
@@ -72,10 +72,11 @@ pub(crate) struct Manager<'d, P: Platform> {
 
 pub(crate) struct Port<'d, V: Verbs, P: Platform> {
     pub(crate) number: u8,
-    mads: MadPort<'d, V, P, RECVS, SENDS>,
+    // What is large is in memory for tables, so that a host is moved and kept on a small stack.
+    mads: Placed<'d, MadPort<'d, V, P, RECVS, SENDS>, P>,
     pub(crate) cache: PortCache<P::RawLock, GIDS, PKEYS>,
-    dispatch: Dispatch<AGENTS, REQUESTS>,
-    pub(crate) sa: PortSa,
+    dispatch: Placed<'d, Dispatch<AGENTS, REQUESTS>, P>,
+    pub(crate) sa: Placed<'d, PortSa, P>,
     pub(crate) manager: Option<Manager<'d, P>>,
     pub(crate) statistics: PortStatistics,
     armed: bool,
@@ -105,7 +106,8 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         number: u8,
         config: &Config<'d>,
     ) -> Result<Self, StackError> {
-        let mut dispatch = Dispatch::new();
+        let mut dispatch = Room::new(machine)?.put(Dispatch::new());
+        let (mads, sa) = (Room::new(machine)?, Room::new(machine)?);
         let agent = dispatch.register(Registration::sa_client())?;
         let manager = match &config.subnet_manager {
             Some(wanted) if wanted.port == number => {
@@ -139,13 +141,14 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             }
             _ => None,
         };
-        let mads = MadPort::open(device, machine, number, config.mad_vector)?;
+        let sa = sa.put(Sa::new(agent, config.sa));
+        let mads = mads.put(MadPort::open(device, machine, number, config.mad_vector)?);
         Ok(Self {
             number,
             mads,
             cache: PortCache::new(machine.raw_lock("port cache", false), number),
             dispatch,
-            sa: Sa::new(agent, config.sa),
+            sa,
             manager,
             statistics: PortStatistics::default(),
             armed: false,
@@ -157,7 +160,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
     }
 
     pub(crate) fn close(self) -> Result<(), VerbsError> {
-        self.mads.close()
+        Placed::into_inner(self.mads).close()
     }
 
     pub(crate) fn status(&self) -> PortStatus {
@@ -233,7 +236,8 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             *gid = self.cache.gid(index).unwrap_or(Gid::NONE);
         }
         self.mads.refresh(&port, &gids);
-        self.sa.port_changed(&self.sa_port(&port), now);
+        let sa_port = self.sa_port(&port);
+        self.sa.port_changed(&sa_port, now);
         if event == Some(PortEvent::ClientReregister) {
             self.sa.reregister();
         }

@@ -4,7 +4,7 @@ use crate::job::{Job, JobDone, Outcome, What};
 use crate::net::{Half, Net};
 use crate::port::{Port, PortStatistics, PortStatus, PortStep};
 use crate::{Config, MAX_INTERFACES, MAX_PORTS, StackError};
-use core_ib::platform::Platform;
+use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{AsyncEvent, DeviceModify, PortEvent, Verbs, VerbsError};
 use core_ib::wire::mad::PathRecord;
 use core_ib::{Guid, Instant};
@@ -36,8 +36,8 @@ pub enum StackEvent {
 pub struct Stack<'d, V: Verbs, P: Platform> {
     device: &'d V,
     ports: Vec<Port<'d, V, P>, MAX_PORTS>,
-    nets: Vec<Net<'d, V, P>, MAX_INTERFACES>,
-    jobs: Deque<Job<'d, V>, JOBS>,
+    nets: Vec<Placed<'d, Net<'d, V, P>, P>, MAX_INTERFACES>,
+    jobs: Placed<'d, Deque<Job<'d, V>, JOBS>, P>,
     news: Deque<StackEvent, NEWS>,
     news_lost: u32,
 }
@@ -99,7 +99,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             device,
             ports: Vec::new(),
             nets: Vec::new(),
-            jobs: Deque::new(),
+            jobs: Room::new(machine)?.put(Deque::new()),
             news: Deque::new(),
             news_lost: 0,
         };
@@ -123,9 +123,10 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             }
         }
         for interface in config.interfaces {
-            let net = Net::open(self.device, machine, interface)?;
+            let room = Room::new(machine)?;
+            let net = room.put(Net::open(self.device, machine, interface)?);
             if let Err(net) = self.nets.push(net) {
-                net.close()?;
+                Placed::into_inner(net).close()?;
             }
         }
         Ok(())
@@ -136,7 +137,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
     pub fn close(mut self) -> Result<(), VerbsError> {
         let mut result = Ok(());
         while let Some(net) = self.nets.pop() {
-            result = result.and(net.close());
+            result = result.and(Placed::into_inner(net).close());
         }
         while let Some(port) = self.ports.pop() {
             result = result.and(port.close());
