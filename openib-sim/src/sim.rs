@@ -197,7 +197,7 @@ impl Simulation {
             mode,
             // The hosts' programs (an IP stack among them) run in the contexts of the drivers, and a build without
             // optimisation moves large values by way of the stack.
-            stack: 4 << 20,
+            stack: 1 << 20,
             stack_budget: None,
             ..Config::default()
         };

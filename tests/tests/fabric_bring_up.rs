@@ -101,3 +101,11 @@ fn two_cables_between_the_same_switches_are_both_brought_up() {
         assert_eq!(active(&mut scenario, end), Some(PortState::ACTIVE));
     }
 }
+
+#[test]
+fn a_host_assembled_is_moved_on_a_small_stack() {
+    use mthca_hw::Hca;
+    use platform_sim::machine::SimPlatform;
+    let size = size_of::<ib_stack::Stack<'static, Hca<'static, SimPlatform>, SimPlatform>>();
+    assert!(size <= 8192, "{size}");
+}
