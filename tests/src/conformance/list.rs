@@ -81,6 +81,7 @@ macro_rules! conformance {
                 a_connection_leads_to_one_port_of_the_subnet_and_leaves_by_its_own,
                 a_new_qkey_holds_once_modify_has_returned,
                 reset_discards_all_work_and_leaves_both_queues_empty,
+                what_was_not_polled_before_reset_completes_nothing_after_it,
                 reset_keeps_number_and_sizes,
                 receives_posted_in_init_are_used_from_rtr_on,
                 a_message_for_a_qp_in_err_or_reset_is_dropped,

@@ -313,6 +313,31 @@ pub fn reset_discards_all_work_and_leaves_both_queues_empty<R: Rig>(rig: &R) {
     a.success(99);
 }
 
+/// verbs 3.10, T045: nothing of the old life completes what the new one has posted.
+pub fn what_was_not_polled_before_reset_completes_nothing_after_it<R: Rig>(rig: &R) {
+    let [a, b] = Station::pair(rig);
+    let (qp, peer) = (a.ud(), b.ud());
+    let (to_peer, to_us) = (a.to(&peer), b.to(&qp));
+    for id in 0..4 {
+        a.receive(qp.handle, id, &[a.buffer.sge(0, 256)]);
+        a.send(qp.handle, 10 + id, to_peer, &[a.buffer.sge(0, 8)]);
+        b.send(peer.handle, id, to_us, &[b.buffer.sge(0, 8)]);
+    }
+    a.machine().sleep(QUIET);
+    let reset = a.modify(qp.handle, QpState::Reset, M::empty(), |_| ());
+    assert_eq!(reset, Ok(()));
+    a.bring_to(QpType::Ud, qp.handle, QpState::Sqd);
+    for id in 20..24 {
+        a.receive(qp.handle, id, &[a.buffer.sge(0, 256)]);
+        a.send(qp.handle, 10 + id, to_peer, &[a.buffer.sge(0, 8)]);
+    }
+    a.stays_quiet();
+    let to_rts = a.modify(qp.handle, QpState::Rts, M::empty(), |_| ());
+    assert_eq!(to_rts, Ok(()));
+    let sent: Vec<u64> = a.completions(4).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(sent, [30, 31, 32, 33]);
+}
+
 /// verbs 3.10: what is kept.
 pub fn reset_keeps_number_and_sizes<R: Rig>(rig: &R) {
     let [a, b] = Station::pair(rig);
