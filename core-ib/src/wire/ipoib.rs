@@ -411,11 +411,13 @@ pub const fn interface_id(port_guid: Guid) -> [u8; 8] {
 
 /// Lets every reader of this file read `bytes`, which may be anything; see [`super::packet::read_untrusted`].
 pub fn read_untrusted(bytes: &[u8]) {
-    let _ = NdOption::read(bytes);
-    let _ = Arp::read(bytes);
-    let _ = LinkAddress::read(bytes);
-    if let Ok((_, datagram)) = Encapsulation::read(bytes) {
-        let _ = Arp::read(datagram);
+    // Results are looked at, or an optimised build would leave out the reading.
+    use core::hint::black_box;
+    black_box(NdOption::read(bytes)).ok();
+    black_box(Arp::read(bytes)).ok();
+    black_box(LinkAddress::read(bytes)).ok();
+    if let Ok((_, datagram)) = black_box(Encapsulation::read(bytes)) {
+        black_box(Arp::read(datagram)).ok();
     }
 }
 
