@@ -4,7 +4,7 @@ use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote, TunEnd};
 use crate::ip::IpHost;
 use crate::tun::{BurstTun, Cidr};
 use core::time::Duration;
-use core_ib::{Guid, Instant};
+use core_ib::Instant;
 use ib_stack::ipoib::link::LinkState;
 use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
 use platform_sim::fabric::{Capture, Fabric, FaultHandle, Faults, Options};
@@ -415,15 +415,5 @@ impl Simulation {
             text.push_str(&line);
         }
         text
-    }
-
-    /// The host on the node with this GUID.
-    pub fn host_of(&self, guid: Guid) -> Option<&SimHost> {
-        let node = self
-            .topology
-            .nodes
-            .iter()
-            .position(|spec| spec.guid == guid)?;
-        self.hosts.iter().find(|host| host.node == node)
     }
 }

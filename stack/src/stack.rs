@@ -4,10 +4,10 @@ use crate::job::{Job, JobDone, Outcome, What};
 use crate::net::{Half, Net};
 use crate::port::{Port, PortStatistics, PortStatus, PortStep};
 use crate::{Config, MAX_INTERFACES, MAX_PORTS, StackError};
+use core_ib::Instant;
 use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{AsyncEvent, DeviceModify, PortEvent, Verbs, VerbsError};
 use core_ib::wire::mad::PathRecord;
-use core_ib::{Guid, Instant};
 use heapless::{Deque, Vec};
 use ib_mad::{GroupUser, NoAnswer, SaAnswer, SaError, SaNext};
 use ib_sm::{Report, Role};
@@ -447,11 +447,6 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
     /// Takes the next IP packet that came by interface `index`; says whether there was one.
     pub fn receive(&mut self, index: usize, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool {
         self.ip(index).is_some_and(|ip| ip.receive(now, take))
-    }
-
-    /// GUID of the HCA.
-    pub fn node_guid(&self) -> Guid {
-        self.device.query_device().node_guid
     }
 }
 
