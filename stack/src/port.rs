@@ -4,12 +4,12 @@ use crate::job::{Job, What};
 use crate::{Config, GIDS, PKEYS, StackError};
 use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{PortAttr, PortCache, PortEvent, PortTables, Verbs, VerbsError};
-use core_ib::wire::mad::{AttributeId, Method, MgmtClass};
+use core_ib::wire::mad::{AttributeId, Method};
 use core_ib::{Gid, Instant, Lid, PKey};
 use heapless::Deque;
 use ib_mad::{
-    AgentId, Delivery, Dispatch, DispatchNext, MadPort, Methods, Outgoing, PortNext, Received,
-    Registration, Sa, SaNext, SaPort, SendError, SpecialQp, Tracking,
+    AgentId, Delivery, Dispatch, DispatchNext, MadPort, Outgoing, PortNext, Received, Registration,
+    Sa, SaNext, SaPort, SendError, SpecialQp,
 };
 use ib_sm::{Action, Event as SmEvent, Report, Sm};
 
@@ -111,15 +111,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         let agent = dispatch.register(Registration::sa_client())?;
         let manager = match &config.subnet_manager {
             Some(wanted) if wanted.port == number => {
-                let server = |qp, class, version, methods| Registration {
-                    tracking: Tracking::Agent,
-                    ..Registration::server(qp, class, version, methods)
-                };
-                let smp = Methods::GET_SET.and(Method::TRAP);
-                let gmp = Methods::SA_SERVER.and(Method::TRAP);
-                let lid_routed = server(SpecialQp::Smi, MgmtClass::SUBN_LID, 1, smp);
-                let directed = server(SpecialQp::Smi, MgmtClass::SUBN_DR, 1, smp);
-                let administrator = server(SpecialQp::Gsi, MgmtClass::SUBN_ADM, 2, gmp);
+                let [lid_routed, directed, administrator] = ib_sm::REGISTRATIONS;
                 let agents = [
                     dispatch.register(lid_routed)?,
                     dispatch.register(directed)?,
