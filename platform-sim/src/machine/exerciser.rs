@@ -236,7 +236,7 @@ impl PciFunction for Exerciser {
         bus.set_link(1, LinkControl::Polling { widths, speeds });
     }
 
-    fn reaches(&self, at: DmaAddr, len: u64) -> Option<String> {
+    fn reaches(&self, _bus: &mut dyn Bus, at: DmaAddr, len: u64) -> Option<String> {
         let held = [(FROM, "copy from"), (TO, "copy to")];
         let reached = held
             .iter()

@@ -57,9 +57,10 @@ pub trait PciFunction: Any + Send {
     fn reset(&mut self, bus: &mut dyn Bus);
 
     /// Names a live object through which the device can still reach any of `len` bytes at `at`: asked when a driver
-    /// gives memory back. `None` also if the function does not keep track.
-    fn reaches(&self, at: DmaAddr, len: u64) -> Option<String> {
-        let _ = (at, len);
+    /// gives memory back. `None` also if the function does not keep track. The bus is for a function whose tables lie in
+    /// host memory.
+    fn reaches(&self, bus: &mut dyn Bus, at: DmaAddr, len: u64) -> Option<String> {
+        let _ = (bus, at, len);
         None
     }
 

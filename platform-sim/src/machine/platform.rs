@@ -307,7 +307,8 @@ unsafe impl Platform for SimPlatform {
     unsafe fn dma_free(&self, memory: RawDma) {
         self.shared.with(|engine| {
             let (at, len) = (memory.bus, memory.len as u64);
-            let reached = engine.with_function(self.host, |function, _| function.reaches(at, len));
+            let reached =
+                engine.with_function(self.host, |function, bus| function.reaches(bus, at, len));
             if let Some(object) = reached.flatten() {
                 let what = format_args!(
                     "{len} bytes at {at} are given back while {object} can reach them"
@@ -337,8 +338,9 @@ unsafe impl Platform for SimPlatform {
 
     unsafe fn dma_unmap(&self, at: DmaAddr, len: usize, way: Direction) {
         self.shared.with(|engine| {
-            let reached =
-                engine.with_function(self.host, |function, _| function.reaches(at, len as u64));
+            let reached = engine.with_function(self.host, |function, bus| {
+                function.reaches(bus, at, len as u64)
+            });
             if let Some(object) = reached.flatten() {
                 let what =
                     format_args!("{len} bytes at {at} are unmapped while {object} can reach them");

@@ -286,11 +286,11 @@ impl PciFunction for Liar {
     fn reset(&mut self, bus: &mut dyn Bus) {
         self.with(bus, |hca, bus| hca.reset(bus));
     }
-    fn reaches(&self, at: DmaAddr, len: u64) -> Option<String> {
+    fn reaches(&self, bus: &mut dyn Bus, at: DmaAddr, len: u64) -> Option<String> {
         if self.gone() {
             None
         } else {
-            self.inner.reaches(at, len)
+            self.inner.reaches(bus, at, len)
         }
     }
     fn ledger(&self) -> &Ledger {

@@ -68,6 +68,7 @@ impl Chip {
     /// Does a ring of `len` entries of 32 bytes touch any of `bytes` bytes at bus address `at`?
     pub fn ring_touches(
         &self,
+        bus: &mut dyn Bus,
         key: Option<Key>,
         (start, len): (u64, u32),
         at: u64,
@@ -75,7 +76,9 @@ impl Chip {
     ) -> bool {
         let ring = (start, u64::from(len) * 32);
         match key {
-            Some(key) => self.keys.ring_touches(&self.memory, key, ring, at, bytes),
+            Some(key) => self
+                .keys
+                .ring_touches(&self.memory, bus, key, ring, at, bytes),
             None => start < at.saturating_add(bytes) && at < start.saturating_add(ring.1),
         }
     }

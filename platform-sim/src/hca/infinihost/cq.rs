@@ -268,10 +268,10 @@ impl Cqs {
     }
 
     /// Which CQ can still write into `len` bytes at bus address `at`.
-    pub fn reaches(&self, chip: &Chip, at: u64, len: u64) -> Option<u32> {
+    pub fn reaches(&self, chip: &Chip, bus: &mut dyn Bus, at: u64, len: u64) -> Option<u32> {
         let touches = |cq: &&Cq| {
             let ring = (cq.context.start_address(), cq.size());
-            chip.ring_touches(cq.key(), ring, at, len)
+            chip.ring_touches(bus, cq.key(), ring, at, len)
         };
         self.cqs.values().find(touches).map(|cq| cq.context.cqn())
     }

@@ -304,10 +304,10 @@ impl Events {
     }
 
     /// Which EQ can still write into `len` bytes at bus address `at`.
-    pub fn reaches(&self, chip: &Chip, at: u64, len: u64) -> Option<u8> {
-        let touches = |eq: &Eq| {
+    pub fn reaches(&self, chip: &Chip, bus: &mut dyn Bus, at: u64, len: u64) -> Option<u8> {
+        let mut touches = |eq: &Eq| {
             let ring = (eq.context.start_address(), eq.size());
-            chip.ring_touches(eq.key(), ring, at, len)
+            chip.ring_touches(bus, eq.key(), ring, at, len)
         };
         let mut eqs = self.eqs.iter();
         eqs.find(|(_, eq)| touches(eq)).map(|(&eqn, _)| eqn)

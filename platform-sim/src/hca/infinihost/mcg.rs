@@ -1,6 +1,7 @@
 //! Multicast groups: the table in attached memory, read at each packet. infinihost 3.14, 4.12.
 
 use super::InfiniHost;
+use crate::machine::Bus;
 use core_ib::Gid;
 use hca_abi::infinihost::mgm::Mgm;
 use zerocopy::IntoBytes;
@@ -31,7 +32,7 @@ impl InfiniHost {
 
     /// QPs of this HCA that are attached to a group. A chain that runs in circles ends after as many steps as there are
     /// entries.
-    pub(super) fn members(&self, mgid: Gid) -> Vec<u32> {
+    pub(super) fn members(&self, bus: &mut dyn Bus, mgid: Gid) -> Vec<u32> {
         let Some(params) = self.params() else {
             return Vec::new();
         };
@@ -42,7 +43,7 @@ impl InfiniHost {
             };
             let mut entry = Mgm::ZERO;
             let bytes = entry.as_mut_bytes().get_mut(..len).unwrap_or_default();
-            if self.chip.memory.table_read(at, bytes).is_err() {
+            if self.chip.memory.table_read(bus, at, bytes).is_err() {
                 break;
             }
             if entry.gid() == mgid.0 {

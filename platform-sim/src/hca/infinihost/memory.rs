@@ -112,7 +112,12 @@ impl Memory {
     }
 
     /// Reads an entry of a table of the HCA's own, which lies in the attached memory (T-mode).
-    pub fn table_read(&self, at: u64, data: &mut [u8]) -> Result<(), MemoryFault> {
+    pub fn table_read(
+        &self,
+        _bus: &mut dyn Bus,
+        at: u64,
+        data: &mut [u8],
+    ) -> Result<(), MemoryFault> {
         let len = data.len();
         let outside = MemoryFault::OutsideAttached { at, len };
         let offset = self.attached(at).ok_or(outside)?;
@@ -120,7 +125,12 @@ impl Memory {
     }
 
     /// Writes an entry of such a table.
-    pub fn table_write(&mut self, at: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    pub fn table_write(
+        &mut self,
+        _bus: &mut dyn Bus,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
         let len = data.len();
         let outside = MemoryFault::OutsideAttached { at, len };
         let offset = self.attached(at).ok_or(outside)?;
@@ -128,7 +138,12 @@ impl Memory {
     }
 
     /// Zeroes a table.
-    pub fn table_clear(&mut self, at: u64, len: u64) -> Result<(), MemoryFault> {
+    pub fn table_clear(
+        &mut self,
+        _bus: &mut dyn Bus,
+        at: u64,
+        len: u64,
+    ) -> Result<(), MemoryFault> {
         let outside = MemoryFault::OutsideAttached {
             at,
             len: len as usize,

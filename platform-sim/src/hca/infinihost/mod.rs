@@ -384,18 +384,18 @@ impl PciFunction for InfiniHost {
         self.bus_reset(bus);
     }
 
-    fn reaches(&self, at: DmaAddr, len: u64) -> Option<String> {
+    fn reaches(&self, bus: &mut dyn Bus, at: DmaAddr, len: u64) -> Option<String> {
         let (chip, at) = (&self.chip, at.get());
-        if let Some(eqn) = self.events.reaches(chip, at, len) {
+        if let Some(eqn) = self.events.reaches(chip, bus, at, len) {
             return Some(format!("EQ {eqn}"));
         }
-        if let Some(cqn) = self.cqs.reaches(chip, at, len) {
+        if let Some(cqn) = self.cqs.reaches(chip, bus, at, len) {
             return Some(format!("CQ {cqn:#x}"));
         }
         if let Some(opcode) = self.mailbox_of(at, len) {
             return Some(format!("a mailbox of {opcode:?}"));
         }
-        let index = chip.keys.region_of(&chip.memory, at, len)?;
+        let index = chip.keys.region_of(&chip.memory, bus, at, len)?;
         Some(format!("MPT entry {index:#x}"))
     }
 

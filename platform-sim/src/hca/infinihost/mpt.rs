@@ -148,9 +148,14 @@ impl KeyTable {
     }
 
     /// Entry `index`, as it lies in the table.
-    pub fn entry(&self, memory: &Memory, index: u32) -> Result<Mpt, MemoryFault> {
+    pub fn entry(
+        &self,
+        memory: &Memory,
+        bus: &mut dyn Bus,
+        index: u32,
+    ) -> Result<Mpt, MemoryFault> {
         let mut entry = Mpt::new_zeroed();
-        memory.table_read(self.place(index), entry.as_mut_bytes())?;
+        memory.table_read(bus, self.place(index), entry.as_mut_bytes())?;
         Ok(entry)
     }
 
@@ -158,22 +163,28 @@ impl KeyTable {
     pub fn hand_over(
         &mut self,
         memory: &mut Memory,
+        bus: &mut dyn Bus,
         index: u32,
         mut entry: Mpt,
     ) -> Result<(), MemoryFault> {
         entry.set_status(MptStatus::HARDWARE);
-        memory.table_write(self.place(index), entry.as_bytes())?;
+        memory.table_write(bus, self.place(index), entry.as_bytes())?;
         self.handed_over.insert(index);
         Ok(())
     }
 
     /// Makes entry `index` invalid and gives it back. One that was not handed over is as good as taken back.
-    pub fn take_back(&mut self, memory: &mut Memory, index: u32) -> Result<Mpt, MemoryFault> {
+    pub fn take_back(
+        &mut self,
+        memory: &mut Memory,
+        bus: &mut dyn Bus,
+        index: u32,
+    ) -> Result<Mpt, MemoryFault> {
         let mut entry = Mpt::new_zeroed();
         if self.handed_over.remove(&index) {
-            entry = self.entry(memory, index)?;
+            entry = self.entry(memory, bus, index)?;
             entry.set_status(MptStatus::SOFTWARE);
-            memory.table_write(self.place(index), entry.as_bytes())?;
+            memory.table_write(bus, self.place(index), entry.as_bytes())?;
         }
         Ok(entry)
     }
@@ -182,6 +193,7 @@ impl KeyTable {
     fn check(
         &self,
         memory: &Memory,
+        bus: &mut dyn Bus,
         Key { key, pd }: Key,
         right: Right,
         at: u64,
@@ -191,7 +203,7 @@ impl KeyTable {
         if key == SENTINEL || !self.is_handed_over(index) {
             return Err(AccessError::Key { key });
         }
-        let entry = self.entry(memory, index)?;
+        let entry = self.entry(memory, bus, index)?;
         if entry.status() != MptStatus::HARDWARE || entry.key() != key {
             return Err(AccessError::Key { key });
         }
@@ -216,7 +228,13 @@ impl KeyTable {
     }
 
     /// Where the bytes from `at` on lie, up to the end of their page, at most `len`. infinihost 4.9, step 5.
-    fn translate(memory: &Memory, entry: &Mpt, at: u64, len: usize) -> Result<Piece, AccessError> {
+    fn translate(
+        memory: &Memory,
+        bus: &mut dyn Bus,
+        entry: &Mpt,
+        at: u64,
+        len: usize,
+    ) -> Result<Piece, AccessError> {
         if entry.physical() {
             return Ok((at, len));
         }
@@ -224,7 +242,7 @@ impl KeyTable {
         let number = (at >> shift).wrapping_sub(entry.start() >> shift);
         let place = entry.mtt_address().wrapping_add(number.wrapping_mul(8));
         let mut mtt = Mtt::new_zeroed();
-        memory.table_read(place, mtt.as_mut_bytes())?;
+        memory.table_read(bus, place, mtt.as_mut_bytes())?;
         if !mtt.present() {
             let key = entry.key();
             return Err(AccessError::NotPresent { key, at });
@@ -239,26 +257,27 @@ impl KeyTable {
     pub fn ring_touches(
         &self,
         memory: &Memory,
+        bus: &mut dyn Bus,
         key: Key,
         (start, ring_len): (u64, u64),
         at: u64,
         len: u64,
     ) -> bool {
-        let Ok(entry) = self.check(memory, key, Right::LocalWrite, start, ring_len) else {
+        let Ok(entry) = self.check(memory, bus, key, Right::LocalWrite, start, ring_len) else {
             return false;
         };
-        pieces(memory, &entry, start, ring_len).any(|piece| overlaps(piece, at, len))
+        pieces(memory, bus, &entry, start, ring_len).any(|piece| overlaps(piece, at, len))
     }
 
     /// A region through which any of `len` bytes at bus address `at` can be reached. Regions without translations
     /// reach everything and say nothing.
-    pub fn region_of(&self, memory: &Memory, at: u64, len: u64) -> Option<u32> {
+    pub fn region_of(&self, memory: &Memory, bus: &mut dyn Bus, at: u64, len: u64) -> Option<u32> {
         let touches = |index: &&u32| {
-            let Ok(entry) = self.entry(memory, **index) else {
+            let Ok(entry) = self.entry(memory, bus, **index) else {
                 return false;
             };
             let valid = entry.status() == MptStatus::HARDWARE && !entry.physical();
-            let mut pieces = pieces(memory, &entry, entry.start(), entry.length());
+            let mut pieces = pieces(memory, bus, &entry, entry.start(), entry.length());
             valid && pieces.any(|piece| overlaps(piece, at, len))
         };
         self.handed_over.iter().find(touches).copied()
@@ -273,9 +292,9 @@ impl KeyTable {
         mut at: u64,
         mut data: &mut [u8],
     ) -> Result<(), AccessError> {
-        let entry = self.check(memory, key, Right::LocalRead, at, data.len() as u64)?;
+        let entry = self.check(memory, bus, key, Right::LocalRead, at, data.len() as u64)?;
         while !data.is_empty() {
-            let (address, len) = Self::translate(memory, &entry, at, data.len())?;
+            let (address, len) = Self::translate(memory, bus, &entry, at, data.len())?;
             let (piece, rest) = data.split_at_mut(len.min(data.len()));
             memory.read(bus, address, piece)?;
             at = at.wrapping_add(piece.len() as u64);
@@ -293,9 +312,9 @@ impl KeyTable {
         mut at: u64,
         mut data: &[u8],
     ) -> Result<(), AccessError> {
-        let entry = self.check(memory, key, Right::LocalWrite, at, data.len() as u64)?;
+        let entry = self.check(memory, bus, key, Right::LocalWrite, at, data.len() as u64)?;
         while !data.is_empty() {
-            let (address, len) = Self::translate(memory, &entry, at, data.len())?;
+            let (address, len) = Self::translate(memory, bus, &entry, at, data.len())?;
             let (piece, rest) = data.split_at(len.min(data.len()));
             memory.write(bus, address, piece)?;
             at = at.wrapping_add(piece.len() as u64);
@@ -306,13 +325,19 @@ impl KeyTable {
 }
 
 /// The contiguous pieces of `len` bytes from `start` on, as far as they are translated, and not without end.
-fn pieces(memory: &Memory, entry: &Mpt, start: u64, len: u64) -> impl Iterator<Item = Piece> {
+fn pieces(
+    memory: &Memory,
+    bus: &mut dyn Bus,
+    entry: &Mpt,
+    start: u64,
+    len: u64,
+) -> impl Iterator<Item = Piece> {
     const MOST: usize = 1 << 20;
     let mut at = start;
     let mut left = len;
     core::iter::from_fn(move || {
         let most = usize::try_from(left).unwrap_or(usize::MAX);
-        let piece = KeyTable::translate(memory, entry, at, most).ok();
+        let piece = KeyTable::translate(memory, bus, entry, at, most).ok();
         let (_, piece_len) = piece.filter(|_| left != 0)?;
         at = at.wrapping_add(piece_len as u64);
         left = left.saturating_sub(piece_len as u64);

@@ -90,7 +90,7 @@ impl InfiniHost {
         let dest_qp = incoming.transport.bth.dest_qp;
         match incoming.to {
             Destination::Multicast { mgid, .. } => {
-                for qpn in self.members(mgid) {
+                for qpn in self.members(bus, mgid) {
                     self.datagram_for(bus, port, &incoming, qpn);
                 }
             }

@@ -14,7 +14,7 @@ impl InfiniHost {
         let (at, len) = place.ok_or(CmdStatus::BAD_INDEX)?;
         let mut entry = [0; MAX_ENTRY];
         let entry = entry.get_mut(..len).unwrap_or_default();
-        let read = self.chip.memory.table_read(at, entry);
+        let read = self.chip.memory.table_read(bus, at, entry);
         read.map_err(|_| CmdStatus::INTERNAL_ERR)?;
         self.output(bus, command, &*entry)
     }
@@ -29,7 +29,7 @@ impl InfiniHost {
             .memory
             .read(bus, command.in_param, entry.as_mut_bytes());
         read.map_err(|_| CmdStatus::BAD_PARAM)?;
-        let written = self.chip.memory.table_write(at, entry);
+        let written = self.chip.memory.table_write(bus, at, entry);
         written.map_err(|_| CmdStatus::INTERNAL_ERR)?;
         Ok(None)
     }

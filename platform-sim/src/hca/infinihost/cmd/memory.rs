@@ -37,7 +37,7 @@ impl InfiniHost {
         let stored = self
             .chip
             .keys
-            .hand_over(&mut self.chip.memory, index, entry);
+            .hand_over(&mut self.chip.memory, bus, index, entry);
         stored.map_err(|_| CmdStatus::INTERNAL_ERR)?;
         Ok(None)
     }
@@ -45,7 +45,7 @@ impl InfiniHost {
     /// One that software owns already is as good as taken back.
     pub(super) fn hw2sw_mpt(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let index = self.mpt_index(command)?;
-        let taken = self.chip.keys.take_back(&mut self.chip.memory, index);
+        let taken = self.chip.keys.take_back(&mut self.chip.memory, bus, index);
         let entry = taken.map_err(|_| CmdStatus::INTERNAL_ERR)?;
         if command.opcode_modifier == Hw2SwMpt::WithEntry as u8 {
             return self.output(bus, command, &entry);
@@ -55,7 +55,7 @@ impl InfiniHost {
 
     pub(super) fn query_mpt(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let index = self.mpt_index(command)?;
-        let entry = self.chip.keys.entry(&self.chip.memory, index);
+        let entry = self.chip.keys.entry(&self.chip.memory, bus, index);
         let entry = entry.map_err(|_| CmdStatus::INTERNAL_ERR)?;
         self.output(bus, command, &entry)
     }
@@ -94,7 +94,7 @@ impl InfiniHost {
         let written = self
             .chip
             .memory
-            .table_write(header.address(), entries.as_bytes());
+            .table_write(bus, header.address(), entries.as_bytes());
         written.map_err(|_| CmdStatus::BAD_PARAM)?;
         Ok(None)
     }
@@ -110,7 +110,7 @@ impl InfiniHost {
         let read = self
             .chip
             .memory
-            .table_read(command.in_param, entries.as_mut_bytes());
+            .table_read(bus, command.in_param, entries.as_mut_bytes());
         read.map_err(|_| CmdStatus::BAD_PARAM)?;
         self.output(bus, command, &*entries)
     }

@@ -170,7 +170,7 @@ impl InfiniHost {
             bus.report(format_args!("INIT_HCA: tables {one} and {other} overlap"));
         }
         let groups = u64::from(params.mc_entries) * u64::from(params.mc_entry);
-        let cleared = self.chip.memory.table_clear(params.mc_base, groups);
+        let cleared = self.chip.memory.table_clear(bus, params.mc_base, groups);
         cleared.map_err(|_| CmdStatus::BAD_PARAM)?;
         if raw.mc_hash_function() != 0 {
             self.chip.ledger.count("INIT_HCA: hash function");

@@ -280,22 +280,29 @@ fn what_the_card_can_still_reach_is_named_by_the_object_that_lets_it() {
         rig.give(Opcode::SW2HW_MPT, 0, 0x20, &region()),
         CmdStatus::OK
     );
-    let reaches = |rig: &Rig, at, len| rig.hca.reaches(DmaAddr::new(at), len);
+    let reaches = |rig: &mut Rig, at, len| rig.hca.reaches(&mut rig.bus, DmaAddr::new(at), len);
     let named = |name: &str| Some(name.to_string());
-    assert_eq!(reaches(&rig, EQ_ASYNC.1 + 511, 1), named("EQ 2"));
-    assert_eq!(reaches(&rig, EQ_ASYNC.1 + 512, 1), None);
-    assert_eq!(reaches(&rig, cq.at - 10, 11), named("CQ 0x20"));
-    assert_eq!(reaches(&rig, 0x34_0fff, 0x1000), named("MPT entry 0x20"));
+    assert_eq!(reaches(&mut rig, EQ_ASYNC.1 + 511, 1), named("EQ 2"));
+    assert_eq!(reaches(&mut rig, EQ_ASYNC.1 + 512, 1), None);
+    assert_eq!(reaches(&mut rig, cq.at - 10, 11), named("CQ 0x20"));
     assert_eq!(
-        reaches(&rig, 0x34_1000, 0x1000),
+        reaches(&mut rig, 0x34_0fff, 0x1000),
+        named("MPT entry 0x20")
+    );
+    assert_eq!(
+        reaches(&mut rig, 0x34_1000, 0x1000),
         None,
         "behind the end of the region"
     );
-    assert_eq!(reaches(&rig, 0x31_0000, 0x1000), None, "before its start");
+    assert_eq!(
+        reaches(&mut rig, 0x31_0000, 0x1000),
+        None,
+        "before its start"
+    );
     rig.plain(Opcode::HW2SW_MPT, 0x20);
-    assert_eq!(reaches(&rig, 0x34_0000, 0x1000), None);
+    assert_eq!(reaches(&mut rig, 0x34_0000, 0x1000), None);
     rig.plain(Opcode::CLOSE_HCA, 0);
-    assert_eq!(reaches(&rig, EQ_ASYNC.1, 512), None);
+    assert_eq!(reaches(&mut rig, EQ_ASYNC.1, 512), None);
 }
 
 #[test]
@@ -305,9 +312,14 @@ fn the_mailboxes_of_a_command_under_way_are_the_cards() {
     let mut rig = Rig::new(config);
     rig.post(Opcode::SYS_EN, 0, 0, 0, None);
     assert_eq!(
-        rig.hca.reaches(DmaAddr::new(OUT + 4), 4).unwrap(),
+        rig.hca
+            .reaches(&mut rig.bus, DmaAddr::new(OUT + 4), 4)
+            .unwrap(),
         "a mailbox of SYS_EN"
     );
     rig.settle();
-    assert_eq!(rig.hca.reaches(DmaAddr::new(OUT + 4), 4), None);
+    assert_eq!(
+        rig.hca.reaches(&mut rig.bus, DmaAddr::new(OUT + 4), 4),
+        None
+    );
 }
