@@ -24,6 +24,25 @@ pub enum Right {
     LocalRead,
     /// Scatter, CQE, EQE.
     LocalWrite,
+    /// RDMA read by a peer.
+    RemoteRead,
+    /// RDMA write by a peer.
+    RemoteWrite,
+    /// Atomic by a peer.
+    RemoteAtomic,
+}
+
+impl Right {
+    /// Does `entry` give it? Nobody works locally through a window.
+    fn given_by(self, entry: &Mpt) -> bool {
+        match self {
+            Self::LocalRead => entry.local_read() && entry.region(),
+            Self::LocalWrite => entry.local_write() && entry.region(),
+            Self::RemoteRead => entry.remote_read(),
+            Self::RemoteWrite => entry.remote_write(),
+            Self::RemoteAtomic => entry.remote_atomic(),
+        }
+    }
 }
 
 /// A key and the protection domain of the queue that uses it.
@@ -53,7 +72,16 @@ pub enum AccessError {
         /// Domain of the entry.
         owner: u32,
     },
-    /// Beyond the region.
+    /// The entry is a window of one QP, and another one used it. infinihost 4.9 (M-mode), verbs 7.4.
+    Window {
+        /// The key used.
+        key: u32,
+        /// Number of the user.
+        qpn: u32,
+        /// The QP that it was bound on.
+        owner: u32,
+    },
+    /// Beyond the region or window.
     Bounds {
         /// The key used.
         key: u32,
@@ -86,6 +114,9 @@ impl fmt::Display for AccessError {
             Self::Key { key } => write!(f, "key {key:#x} names no region"),
             Self::Domain { key, pd, owner } => {
                 write!(f, "key {key:#x} belongs to PD {owner:#x}, not {pd:#x}")
+            }
+            Self::Window { key, qpn, owner } => {
+                write!(f, "window {key:#x} is of QP {owner:#x}, not {qpn:#x}")
             }
             Self::Bounds { key, at, len } => {
                 write!(
@@ -189,16 +220,8 @@ impl KeyTable {
         Ok(entry)
     }
 
-    /// The entry of `key`, if it lets the user at `len` bytes at `at`. infinihost 4.9, steps 1 to 4.
-    fn check(
-        &self,
-        memory: &Memory,
-        bus: &mut dyn Bus,
-        Key { key, pd }: Key,
-        right: Right,
-        at: u64,
-        len: u64,
-    ) -> Result<Mpt, AccessError> {
+    /// The entry of `key`, if there is a valid one. infinihost 4.9, step 1.
+    pub fn valid(&self, memory: &Memory, bus: &mut dyn Bus, key: u32) -> Result<Mpt, AccessError> {
         let index = self.index(key);
         if key == SENTINEL || !self.is_handed_over(index) {
             return Err(AccessError::Key { key });
@@ -207,21 +230,28 @@ impl KeyTable {
         if entry.status() != MptStatus::HARDWARE || entry.key() != key {
             return Err(AccessError::Key { key });
         }
+        Ok(entry)
+    }
+
+    /// The entry of `key`, if it lets the user at `len` bytes at `at`. infinihost 4.9, steps 1 to 4.
+    pub fn check(
+        &self,
+        memory: &Memory,
+        bus: &mut dyn Bus,
+        Key { key, pd }: Key,
+        right: Right,
+        at: u64,
+        len: u64,
+    ) -> Result<Mpt, AccessError> {
+        let entry = self.valid(memory, bus, key)?;
         if entry.pd() != pd {
             let owner = entry.pd();
             return Err(AccessError::Domain { key, pd, owner });
         }
-        let end = u128::from(entry.start()) + u128::from(entry.length());
-        let unbounded = entry.length() == Mpt::NO_LIMIT;
-        let last = u128::from(at) + u128::from(len);
-        if at < entry.start() || last > 1 << 64 || !unbounded && last > end {
+        if !holds(&entry, at, len) {
             return Err(AccessError::Bounds { key, at, len });
         }
-        let allowed = match right {
-            Right::LocalRead => entry.local_read() && entry.region(),
-            Right::LocalWrite => entry.local_write() && entry.region(),
-        };
-        if !allowed {
+        if !right.given_by(&entry) {
             return Err(AccessError::Right { key, right });
         }
         Ok(entry)
@@ -289,18 +319,11 @@ impl KeyTable {
         memory: &Memory,
         bus: &mut dyn Bus,
         key: Key,
-        mut at: u64,
-        mut data: &mut [u8],
+        at: u64,
+        data: &mut [u8],
     ) -> Result<(), AccessError> {
         let entry = self.check(memory, bus, key, Right::LocalRead, at, data.len() as u64)?;
-        while !data.is_empty() {
-            let (address, len) = Self::translate(memory, bus, &entry, at, data.len())?;
-            let (piece, rest) = data.split_at_mut(len.min(data.len()));
-            memory.read(bus, address, piece)?;
-            at = at.wrapping_add(piece.len() as u64);
-            data = rest;
-        }
-        Ok(())
+        Self::fetch(memory, bus, &entry, at, data)
     }
 
     /// Writes `data` at virtual address `at`. After an error, part of it may have been written.
@@ -309,12 +332,41 @@ impl KeyTable {
         memory: &mut Memory,
         bus: &mut dyn Bus,
         key: Key,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), AccessError> {
+        let entry = self.check(memory, bus, key, Right::LocalWrite, at, data.len() as u64)?;
+        Self::store(memory, bus, &entry, at, data)
+    }
+
+    /// Reads through the translations of `region`, page by page; whether it may be is checked already.
+    pub fn fetch(
+        memory: &Memory,
+        bus: &mut dyn Bus,
+        region: &Mpt,
+        mut at: u64,
+        mut data: &mut [u8],
+    ) -> Result<(), AccessError> {
+        while !data.is_empty() {
+            let (address, len) = Self::translate(memory, bus, region, at, data.len())?;
+            let (piece, rest) = data.split_at_mut(len.min(data.len()));
+            memory.read(bus, address, piece)?;
+            at = at.wrapping_add(piece.len() as u64);
+            data = rest;
+        }
+        Ok(())
+    }
+
+    /// Writes through them.
+    pub fn store(
+        memory: &mut Memory,
+        bus: &mut dyn Bus,
+        region: &Mpt,
         mut at: u64,
         mut data: &[u8],
     ) -> Result<(), AccessError> {
-        let entry = self.check(memory, bus, key, Right::LocalWrite, at, data.len() as u64)?;
         while !data.is_empty() {
-            let (address, len) = Self::translate(memory, bus, &entry, at, data.len())?;
+            let (address, len) = Self::translate(memory, bus, region, at, data.len())?;
             let (piece, rest) = data.split_at(len.min(data.len()));
             memory.write(bus, address, piece)?;
             at = at.wrapping_add(piece.len() as u64);
@@ -322,6 +374,14 @@ impl KeyTable {
         }
         Ok(())
     }
+}
+
+/// Are all of `len` bytes at `at` within `entry`? infinihost 4.9, step 3.
+pub fn holds(entry: &Mpt, at: u64, len: u64) -> bool {
+    let end = u128::from(entry.start()) + u128::from(entry.length());
+    let unbounded = entry.length() == Mpt::NO_LIMIT;
+    let last = u128::from(at) + u128::from(len);
+    at >= entry.start() && last <= 1 << 64 && (unbounded || last <= end)
 }
 
 /// The contiguous pieces of `len` bytes from `start` on, as far as they are translated, and not without end.

@@ -8,6 +8,7 @@ mod groups;
 mod hostile;
 mod keys;
 mod management;
+mod remote;
 mod rig;
 mod shared;
 mod states;
