@@ -38,8 +38,21 @@ impl PortSet {
         self.0 == [0; 4]
     }
 
+    pub(super) fn len(self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The ports, lowest first.
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
-        (0..=255).filter(move |&port| self.contains(port))
+        let words = [0, 64, 128, 192_u8].into_iter().zip(self.0);
+        words.flat_map(|(first, mut word)| {
+            core::iter::from_fn(move || {
+                let bit = word.trailing_zeros() as u8;
+                let rest = word.checked_sub(1)?;
+                word &= rest;
+                Some(first + bit)
+            })
+        })
     }
 }
 
@@ -252,6 +265,17 @@ mod tests {
         };
         crate::fabric::process_smp(node, &smp, &context, &mut Vec::new());
         assert_eq!(A::ID.0 & 0xfff0, AttributeId::NODE_DESCRIPTION.0);
+    }
+
+    #[test]
+    fn a_set_of_ports_lists_what_was_put_in() {
+        let ports = [0, 1, 63, 64, 127, 128, 200, 255];
+        let mut set = PortSet::default();
+        assert!(set.is_empty());
+        ports.iter().rev().for_each(|&port| set.insert(port));
+        assert!(set.iter().eq(ports), "lowest first");
+        assert_eq!(set.len(), ports.len());
+        assert!(!set.contains(2) && set.contains(255));
     }
 
     /// Four active ports, LID 4, LID 7 behind port 2, group 0xC000 at ports 0, 1 and 3.

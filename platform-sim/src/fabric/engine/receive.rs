@@ -133,7 +133,7 @@ impl Fabric {
         let slot = inside.buffers.put(Buffered {
             packet,
             from,
-            waiting: ways.iter().count(),
+            waiting: ways.len(),
             arrived: now,
         });
         for out in ways.iter() {
