@@ -8,6 +8,7 @@
 //!
 //! Nothing blocks, nothing recurses, and each call does a bounded amount of work: what remains waits for a timer.
 
+mod bind;
 mod catas;
 mod chip;
 mod cmd;

@@ -165,7 +165,8 @@ impl KeyTable {
         }
     }
 
-    fn index(&self, key: u32) -> u32 {
+    /// The entry that `key` selects, whatever its generation.
+    pub fn index(&self, key: u32) -> u32 {
         key & self.mpts.wrapping_sub(1)
     }
 
@@ -202,6 +203,17 @@ impl KeyTable {
         memory.table_write(bus, self.place(index), entry.as_bytes())?;
         self.handed_over.insert(index);
         Ok(())
+    }
+
+    /// Stores `entry` as entry `index`, which is the HCA's, as it is.
+    pub fn replace(
+        &self,
+        memory: &mut Memory,
+        bus: &mut dyn Bus,
+        index: u32,
+        entry: &Mpt,
+    ) -> Result<(), MemoryFault> {
+        memory.table_write(bus, self.place(index), entry.as_bytes())
     }
 
     /// Makes entry `index` invalid and gives it back. One that was not handed over is as good as taken back.

@@ -115,6 +115,7 @@ impl InfiniHost {
         }
         match engine {
             _ if opcode == WqeOpcode::NOP => Ok(Sent::Done(opcode)),
+            _ if opcode == WqeOpcode::BIND => self.bind(bus, qpn, wqe).map(|()| Sent::Done(opcode)),
             Engine::Datagram => self.send_datagram(bus, qpn, wqe),
             Engine::Raw => self.send_raw(bus, qpn, wqe),
             Engine::Unserved => {

@@ -23,7 +23,7 @@ impl InfiniHost {
 
     pub(super) fn sw2hw_mpt(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let index = self.mpt_index(command)?;
-        let entry: Mpt = self.input(bus, command)?;
+        let mut entry: Mpt = self.input(bus, command)?;
         if self.chip.keys.is_handed_over(index) {
             return Err(CmdStatus::BAD_RES_STATE);
         }
@@ -31,8 +31,11 @@ impl InfiniHost {
         if entry.key() & mpts.wrapping_sub(1) != index {
             return Err(CmdStatus::BAD_PARAM);
         }
-        if !entry.region() {
-            self.chip.ledger.count("memory window");
+        if entry.region() {
+            entry.set_window_count(0);
+        } else {
+            // A window is bound by a bind request and in no other way.
+            entry.set_lkey(0).set_start(0).set_length(0);
         }
         let stored = self
             .chip
@@ -42,9 +45,21 @@ impl InfiniHost {
         Ok(None)
     }
 
-    /// One that software owns already is as good as taken back.
+    /// One that software owns already is as good as taken back; a region with windows is kept.
     pub(super) fn hw2sw_mpt(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let index = self.mpt_index(command)?;
+        let (keys, memory) = (&self.chip.keys, &self.chip.memory);
+        if keys.is_handed_over(index) {
+            let entry = keys.entry(memory, bus, index);
+            let entry = entry.map_err(|_| CmdStatus::INTERNAL_ERR)?;
+            if entry.region() && entry.window_count() != 0 {
+                return Err(CmdStatus::REG_BOUND);
+            }
+            if !entry.region() {
+                let unbound = self.chip.unbind(bus, &entry);
+                unbound.map_err(|_| CmdStatus::INTERNAL_ERR)?;
+            }
+        }
         let taken = self.chip.keys.take_back(&mut self.chip.memory, bus, index);
         let entry = taken.map_err(|_| CmdStatus::INTERNAL_ERR)?;
         if command.opcode_modifier == Hw2SwMpt::WithEntry as u8 {

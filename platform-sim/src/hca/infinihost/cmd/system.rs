@@ -210,6 +210,7 @@ const FEATURES: u32 = features::RC
     | features::SRQ
     | features::PKEY_COUNTER
     | features::QKEY_COUNTER
+    | features::MEMORY_WINDOWS
     | features::PATH_MIGRATION
     | features::ATOMICS
     | features::UD_AV_PORT
@@ -219,6 +220,6 @@ const FEATURES: u32 = features::RC
 mod tests {
     #[test]
     fn the_features_are_the_published_word() {
-        assert_eq!(super::FEATURES, 0x0036_0347);
+        assert_eq!(super::FEATURES, 0x0037_0347);
     }
 }

@@ -13,6 +13,7 @@ mod rig;
 mod shared;
 mod states;
 mod verbs;
+mod windows;
 mod wired;
 
 use rig::*;
