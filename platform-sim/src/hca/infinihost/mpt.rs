@@ -318,7 +318,8 @@ impl KeyTable {
             let Ok(entry) = self.entry(memory, bus, **index) else {
                 return false;
             };
-            let valid = entry.status() == MptStatus::HARDWARE && !entry.physical();
+            let valid =
+                entry.status() == MptStatus::HARDWARE && entry.region() && !entry.physical();
             let mut pieces = pieces(memory, bus, &entry, entry.start(), entry.length());
             valid && pieces.any(|piece| overlaps(piece, at, len))
         };

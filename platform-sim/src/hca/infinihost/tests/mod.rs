@@ -4,6 +4,7 @@ mod bring_up;
 mod completions;
 mod datagram;
 mod events;
+mod fmr;
 mod groups;
 mod hostile;
 mod keys;
