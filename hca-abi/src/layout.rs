@@ -62,6 +62,14 @@ macro_rules! layout {
             }
         }
 
+        impl crate::layout::Rewrite for $name {
+            fn rewritten(&self) -> Self {
+                let mut to = Self::ZERO;
+                $(to.$set(self.$get());)*
+                to
+            }
+        }
+
         #[cfg(test)]
         impl crate::layout::Table for $name {
             const FIELDS: &'static [crate::layout::Field<Self>] = &[$(layout!(@test $get $set $kind $ty, $($place),+)),*];
@@ -228,6 +236,12 @@ macro_rules! number_set {
 }
 
 use zerocopy::big_endian::U32;
+
+/// What every [`layout!`] can do.
+pub(crate) trait Rewrite {
+    /// All fields read, and written again where nothing was.
+    fn rewritten(&self) -> Self;
+}
 
 /// As many ones as the bits `high` to `low` of a dword.
 pub(crate) const fn ones(high: u32, low: u32) -> u32 {

@@ -12,3 +12,6 @@
 mod layout;
 
 pub mod infinihost;
+mod untrusted;
+
+pub use untrusted::read_untrusted;

@@ -54,6 +54,7 @@ mod reset;
 mod special;
 mod srq;
 mod uar;
+mod untrusted;
 mod users;
 
 #[cfg(test)]
@@ -73,3 +74,4 @@ pub use profile::{AvPlace, Interrupts, Profile, ProfileError};
 pub use qp::QpRef;
 pub use reset::NotBack;
 pub use srq::SrqRef;
+pub use untrusted::read_untrusted;

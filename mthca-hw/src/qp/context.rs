@@ -231,7 +231,7 @@ const fn path_of(path: &AddressPath) -> AhAttr {
 }
 
 /// The state that a context says, and whether its send queue is draining. `None` if nobody knows that state.
-pub(super) const fn state_in(context: &QpContext) -> Option<(QpState, bool)> {
+pub(crate) const fn state_in(context: &QpContext) -> Option<(QpState, bool)> {
     Some(match context.state() {
         State::RST => (QpState::Reset, false),
         State::INIT => (QpState::Init, false),
@@ -246,7 +246,7 @@ pub(super) const fn state_in(context: &QpContext) -> Option<(QpState, bool)> {
 }
 
 /// The attributes in a context. verbs 3.12.
-pub(super) fn attributes(context: &QpContext, state: QpState, sq_draining: bool) -> QpAttr {
+pub(crate) fn attributes(context: &QpContext, state: QpState, sq_draining: bool) -> QpAttr {
     let (primary, alternate) = (context.primary_path(), context.alternate_path());
     let mut access = Access::empty();
     access.set(Access::REMOTE_READ, context.rre());

@@ -6,7 +6,7 @@
 //! * `place`, `send`, `recv`: posting and what completions find.
 
 mod attr;
-mod context;
+pub(crate) mod context;
 mod control;
 mod place;
 mod recv;
