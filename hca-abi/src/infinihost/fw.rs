@@ -43,6 +43,11 @@ impl FwInfo {
     pub const fn clr_int(&self) -> u64 {
         self.fw_start()
     }
+
+    /// Writes [`clr_int`](Self::clr_int).
+    pub const fn set_clr_int(&mut self, address: u64) -> &mut Self {
+        self.set_fw_start(address)
+    }
 }
 
 layout! {

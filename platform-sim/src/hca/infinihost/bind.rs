@@ -126,7 +126,7 @@ impl Chip {
         self.unbind(bus, &window)?;
         let mut bound = window;
         bound
-            .set_key(wanted.rkey())
+            .set_key(self.keys.index_form(wanted.rkey()))
             .set_lkey(0)
             .set_start(wanted.start())
             .set_length(wanted.length())

@@ -3,6 +3,7 @@
 use super::catas::Catas;
 use super::memory::Memory;
 use super::mpt::{AccessError, Key, KeyTable};
+use super::record::Records;
 use crate::machine::{Bus, Ledger, PciCore};
 
 /// Owned by the model, lent to its objects for each call.
@@ -13,6 +14,8 @@ pub struct Chip {
     pub memory: Memory,
     /// Memory keys.
     pub keys: KeyTable,
+    /// Doorbell records (M-mode).
+    pub records: Records,
     /// Catastrophic error buffer.
     pub catas: Catas,
     /// What a driver used and nothing here acts on.

@@ -1,5 +1,6 @@
 //! What one HCA of the family is to be, and the PCI function that this makes of it. infinihost 1, 10.2.
 
+use super::variant::{Mode, Slot, Variant};
 use crate::machine::{ConfigSpace, Identity, Msix, PciCore};
 use core::time::Duration;
 use core_ib::Guid;
@@ -15,10 +16,18 @@ const MSIX_TABLE: u32 = 0x8_2000;
 const MSIX_PENDING: u32 = 0x8_2200;
 /// Messages.
 const MSIX_COUNT: u16 = 32;
-/// Revision ID, also hw_rev.
-pub const REVISION: u8 = 0xa1;
 /// Bytes at the top of DDR that are the firmware's.
 pub const FIRMWARE_AREA: u64 = 4 << 20;
+
+/// PCI Express capability behind its header: version 1, an endpoint; payloads of up to 128 bytes; x8 at 2.5 GT/s, and
+/// so trained.
+const EXPRESS: [u8; 18] = [
+    1, 0, 0, 0, 0, 0, 0x10, 0x28, 0, 0, 0x81, 0, 0, 0, 0, 0, 0x81, 0x10,
+];
+/// Device Control and Link Control can be written.
+const EXPRESS_WRITABLE: [u8; 18] = [
+    0, 0, 0, 0, 0, 0, 0xff, 0x7f, 0, 0, 0, 0, 0, 0, 0xcb, 0x01, 0, 0,
+];
 
 /// Firmware version, as `major.minor.sub_minor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +40,21 @@ pub struct FirmwareVersion {
     pub sub_minor: u16,
 }
 
-/// One InfiniHost MT23108.
+impl FirmwareVersion {
+    pub(super) const fn new(major: u16, minor: u16, sub_minor: u16) -> Self {
+        Self {
+            major,
+            minor,
+            sub_minor,
+        }
+    }
+}
+
+/// One HCA of the family.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Chip and firmware.
+    pub variant: Variant,
     /// Ports, 1 or 2.
     pub ports: u8,
     /// Of the node.
@@ -44,7 +65,8 @@ pub struct Config {
     pub system_image_guid: Guid,
     /// NodeDescription, at most 64 bytes.
     pub node_description: String,
-    /// Bytes of attached memory, a power of two of at least 8 MB. Linux with its default profile needs 128 MB.
+    /// Bytes of attached memory, a power of two of at least 8 MB; 0 in M-mode. Linux with its default profile needs
+    /// 128 MB.
     pub ddr_len: u64,
     /// The host cannot reach the attached memory: there is no BAR 4.
     pub hidden_ddr: bool,
@@ -61,25 +83,31 @@ pub struct Config {
 }
 
 impl Config {
-    /// A card with two ports, 128 MB of visible memory and MSI-X, whose other GUIDs follow `node_guid`: ports, then
+    /// An MT23108 with two ports, 128 MB of visible memory and MSI-X, whose other GUIDs follow `node_guid`: ports, then
     /// system image.
     pub fn new(node_guid: Guid) -> Self {
+        Self::of(Variant::Tavor, node_guid)
+    }
+
+    /// The same of another chip, with the ports that it can have, and attached memory only where it needs some.
+    pub fn of(variant: Variant, node_guid: Guid) -> Self {
         let plus = |count: u64| Guid(node_guid.0.wrapping_add(count));
+        let facts = variant.facts();
         Self {
-            ports: 2,
+            variant,
+            ports: facts.ports,
             node_guid,
             port_guids: [plus(1), plus(2)],
             system_image_guid: plus(3),
-            node_description: "MT23108 InfiniHost".into(),
-            ddr_len: 128 << 20,
+            node_description: facts.description.into(),
+            ddr_len: match facts.mode {
+                Mode::T => 128 << 20,
+                Mode::M => 0,
+            },
             hidden_ddr: false,
             msix: true,
-            firmware: FirmwareVersion {
-                major: 3,
-                minor: 5,
-                sub_minor: 0,
-            },
-            board_id: "MT_0030000001".into(),
+            firmware: facts.firmware,
+            board_id: facts.board_id.into(),
             command_time: Duration::ZERO,
             reset_time: Duration::ZERO,
         }
@@ -89,44 +117,56 @@ impl Config {
     ///
     /// If the configuration is not one that a card can have.
     pub(super) fn check(&self) {
+        let facts = self.variant.facts();
         assert!(
-            matches!(self.ports, 1 | 2),
-            "an MT23108 has 1 or 2 ports, not {}",
+            (1..=facts.ports).contains(&self.ports),
+            "an {} has up to {} ports, not {}",
+            facts.name,
+            facts.ports,
             self.ports
         );
-        assert!(
-            self.ddr_len.is_power_of_two() && (8 << 20..=1 << 40).contains(&self.ddr_len),
-            "{} bytes of attached memory are not a power of two of at least 8 MB",
-            self.ddr_len
-        );
+        let len = self.ddr_len;
+        match facts.mode {
+            Mode::T => assert!(
+                len.is_power_of_two() && (8 << 20..=1 << 40).contains(&len),
+                "{len} bytes of attached memory are not a power of two of at least 8 MB"
+            ),
+            Mode::M => assert_eq!(len, 0, "an {} has no attached memory", facts.name),
+        }
     }
 
     /// Configuration space, BARs, capabilities.
     pub(super) fn pci(&self) -> PciCore {
+        let facts = self.variant.facts();
         let mut config = ConfigSpace::new(Identity {
             vendor: pci::VENDOR_MELLANOX,
-            device: pci::DeviceId::TAVOR.0,
-            revision: REVISION,
+            device: facts.device.0,
+            revision: facts.revision,
             class: pci::CLASS_CODE,
             subsystem_vendor: pci::VENDOR_MELLANOX,
-            subsystem: pci::DeviceId::TAVOR.0,
+            subsystem: facts.device.0,
             interrupt_pin: 1,
         });
         config.add_bar64(pci::BAR_DCS, regs::BAR0_LEN, false);
         config.add_bar64(pci::BAR_UAR, UAR_LEN, true);
-        if !self.hidden_ddr {
+        if !self.hidden_ddr && self.ddr_len != 0 {
             config.add_bar64(pci::BAR_DDR, self.ddr_len, true);
         }
         let msix = self
             .msix
             .then(|| Msix::new(&mut config, 0x40, MSIX_COUNT, 0, MSIX_TABLE, MSIX_PENDING));
-        // PCI-X: the command register's byte counts and outstanding splits are kept; status: 64 bits, 133 MHz.
-        config.add_capability(
-            0x70,
-            pci::CAP_PCIX,
-            &[0, 0, 0, 0, 3, 0],
-            &[0x7f, 0, 0, 0, 0, 0],
-        );
+        match facts.slot {
+            // The command register's byte counts and outstanding splits are kept; status: 64 bits, 133 MHz.
+            Slot::PciX => config.add_capability(
+                0x70,
+                pci::CAP_PCIX,
+                &[0, 0, 0, 0, 3, 0],
+                &[0x7f, 0, 0, 0, 0, 0],
+            ),
+            Slot::Express => {
+                config.add_capability(0xa0, pci::CAP_PCIE, &EXPRESS, &EXPRESS_WRITABLE)
+            }
+        }
         PciCore::new(config, msix)
     }
 }

@@ -1,13 +1,18 @@
 //! Completion queues: rings of completions in host memory, and when one of them makes an event. infinihost 4.4, 4.5.
+//!
+//! How far software has consumed a ring it says by doorbell (T-mode), or in a record that is looked at when the ring
+//! seems full (M-mode).
 
 use super::chip::Chip;
 use super::eq::{Events, Rung};
 use super::mpt::{AccessError, Key};
+use super::record::RecordId;
+use super::variant::Mode;
 use crate::machine::Bus;
 use hca_abi::infinihost::cmd::CmdStatus;
 use hca_abi::infinihost::cq::{CqContext, CqState};
 use hca_abi::infinihost::cqe::Cqe;
-use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
+use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell, MArm, MCqDoorbell};
 use hca_abi::infinihost::eq::QueueStatus;
 use hca_abi::infinihost::eqe::{CqSyndrome, Eqe, EventType};
 use hca_abi::infinihost::resize_cq::ResizeCq;
@@ -18,12 +23,16 @@ pub const MAX_LOG_SIZE: u8 = 17;
 
 /// One ring.
 struct Cq {
+    mode: Mode,
     context: CqContext,
     /// Running; modulo the size they are places in the ring.
     producer: u32,
     consumer: u32,
     /// Behind the last entry that was solicited or an error.
     solicited: u32,
+    /// M: number of the arming in force, and of the one that made the last event.
+    armed: u8,
+    fired: u8,
 }
 
 /// No entry was written, and none will be: the queue pair that has this CQ is in error.
@@ -44,8 +53,37 @@ impl Cq {
         self.producer.wrapping_sub(self.consumer)
     }
 
+    fn armed_state(&self) -> CqState {
+        match self.mode {
+            Mode::T => CqState::ARMED,
+            Mode::M => CqState::M_ARMED,
+        }
+    }
+
+    fn armed_solicited_state(&self) -> CqState {
+        match self.mode {
+            Mode::T => CqState::ARMED_SOLICITED,
+            Mode::M => CqState::M_ARMED_SOLICITED,
+        }
+    }
+
+    /// M-mode: looks at what software says it has consumed. A counter that is not between what was known and what was
+    /// written says nothing.
+    fn refresh(&mut self, chip: &Chip, bus: &mut dyn Bus) {
+        if self.mode == Mode::T {
+            return;
+        }
+        let (uar, index) = (self.context.uar_page(), self.context.set_ci_record());
+        let counter = chip.record(bus, RecordId { uar, index }).counter();
+        if counter.wrapping_sub(self.consumer) <= self.waiting() {
+            self.consumer = counter;
+        }
+    }
+
+    /// M-mode rings are always reached by key.
     fn key(&self) -> Option<Key> {
-        self.context.translate().then_some(Key {
+        let translate = self.context.translate() || self.mode == Mode::M;
+        translate.then_some(Key {
             key: self.context.lkey(),
             pd: self.context.pd(),
         })
@@ -74,9 +112,17 @@ impl Cq {
         ahead != 0 && ahead <= self.producer.wrapping_sub(consumer)
     }
 
+    /// Indices are shown modulo the size in T-mode, as counters in M-mode.
+    fn index_mask(&self) -> u32 {
+        match self.mode {
+            Mode::T => self.size() - 1,
+            Mode::M => u32::MAX,
+        }
+    }
+
     /// As a driver may query it.
     fn context(&self) -> CqContext {
-        let mask = self.size() - 1;
+        let mask = self.index_mask();
         let mut context = self.context;
         context
             .set_producer_index(self.producer & mask)
@@ -85,11 +131,30 @@ impl Cq {
         context
     }
 
+    /// Software has consumed all before `consumer` and wants to be told of the next, or at once.
+    fn arm(
+        &mut self,
+        chip: &mut Chip,
+        events: &mut Events,
+        bus: &mut dyn Bus,
+        solicited_only: bool,
+        consumer: u32,
+    ) {
+        if self.has(solicited_only, consumer) {
+            self.fire(chip, events, bus);
+        } else if solicited_only {
+            self.context.set_state(self.armed_solicited_state());
+        } else {
+            self.context.set_state(self.armed_state());
+        }
+    }
+
     /// Tells the EQ of completions.
     fn fire(&mut self, chip: &mut Chip, events: &mut Events, bus: &mut dyn Bus) {
-        let mask = self.size() - 1;
+        let index = self.producer & self.index_mask();
         self.context.set_state(CqState::FIRED);
-        self.context.set_last_notified_index(self.producer & mask);
+        self.context.set_last_notified_index(index);
+        self.fired = self.armed;
         let mut eqe = Eqe::ZERO;
         eqe.set_event_type(EventType::COMPLETION)
             .set_number(self.context.cqn());
@@ -135,14 +200,17 @@ impl Cqs {
     }
 
     /// Takes CQ `cqn` over from software.
-    pub fn create(&mut self, cqn: u32, mut context: CqContext) {
+    pub fn create(&mut self, mode: Mode, cqn: u32, mut context: CqContext) {
         context.set_cqn(cqn).set_status(QueueStatus::OK);
         // Drivers write 0 or "fired" at creation; both mean not armed.
         context.set_state(CqState::DISARMED);
         let cq = Cq {
+            mode,
             producer: context.producer_index(),
             consumer: context.consumer_index(),
             solicited: context.producer_index(),
+            armed: 0,
+            fired: 0,
             context,
         };
         self.cqs.insert(self.index(cqn), cq);
@@ -156,8 +224,10 @@ impl Cqs {
     }
 
     /// As it is.
-    pub fn query(&mut self, cqn: u32) -> Option<CqContext> {
-        Some(self.get(cqn)?.context())
+    pub fn query(&mut self, chip: &Chip, bus: &mut dyn Bus, cqn: u32) -> Option<CqContext> {
+        let cq = self.get(cqn)?;
+        cq.refresh(chip, bus);
+        Some(cq.context())
     }
 
     /// Writes an entry and tells, if the CQ is armed for it. `solicited` are errors, and receives of packets that said so.
@@ -179,6 +249,9 @@ impl Cqs {
         if cq.context.status() != QueueStatus::OK {
             return Err(CqLost::Gone);
         }
+        if cq.waiting() >= cq.size() {
+            cq.refresh(chip, bus);
+        }
         let full = cq.waiting() >= cq.size() && !cq.context.ignore_overrun();
         let (status, syndrome) = if full {
             bus.report(format_args!(
@@ -193,10 +266,9 @@ impl Cqs {
             if solicited {
                 cq.solicited = cq.producer;
             }
-            match cq.context.state() {
-                CqState::ARMED => cq.fire(chip, events, bus),
-                CqState::ARMED_SOLICITED if solicited => cq.fire(chip, events, bus),
-                _ => {}
+            let state = cq.context.state();
+            if state == cq.armed_state() || solicited && state == cq.armed_solicited_state() {
+                cq.fire(chip, events, bus);
             }
             return Ok(());
         };
@@ -205,7 +277,10 @@ impl Cqs {
         eqe.set_event_type(EventType::CQ_ERROR)
             .set_number(cqn)
             .set_syndrome(syndrome.0);
-        events.post_to(chip, bus, cq.context.error_eqn(), &eqe);
+        match cq.mode {
+            Mode::T => events.post_to(chip, bus, cq.context.error_eqn(), &eqe),
+            Mode::M => events.post(chip, bus, &eqe),
+        }
         Err(CqLost::Failed)
     }
 
@@ -239,13 +314,7 @@ impl Cqs {
                     }
                 };
                 let solicited_only = doorbell.command == CqCommand::ARM_SOLICITED;
-                if cq.has(solicited_only, consumer) {
-                    cq.fire(chip, events, bus);
-                } else if solicited_only {
-                    cq.context.set_state(CqState::ARMED_SOLICITED);
-                } else {
-                    cq.context.set_state(CqState::ARMED);
-                }
+                cq.arm(chip, events, bus, solicited_only, consumer);
                 return Rung::Done;
             }
             _ => return Rung::Unmodelled,
@@ -256,6 +325,34 @@ impl Cqs {
             return Rung::Overrun;
         }
         cq.consumer = cq.consumer.wrapping_add(consumed);
+        Rung::Done
+    }
+
+    /// M-mode: rings the doorbell that arms a CQ. One with the number of an arming that has made its event already is a
+    /// repeat of that. infinihost 4.5.4.
+    pub fn arm(
+        &mut self,
+        chip: &mut Chip,
+        events: &mut Events,
+        bus: &mut dyn Bus,
+        page: u32,
+        doorbell: MCqDoorbell,
+    ) -> Rung {
+        let Some(cq) = self.get(doorbell.cqn) else {
+            return Rung::NoSuchQueue;
+        };
+        if cq.context.uar_page() != page {
+            return Rung::WrongPage;
+        }
+        let solicited_only = match doorbell.arm {
+            MArm::SOLICITED => true,
+            MArm::ANY => false,
+            _ => return Rung::Unmodelled,
+        };
+        if doorbell.sequence != cq.fired {
+            cq.armed = doorbell.sequence;
+            cq.arm(chip, events, bus, solicited_only, doorbell.counter);
+        }
         Rung::Done
     }
 
@@ -278,15 +375,25 @@ impl Cqs {
 
     /// Goes on in another ring, behind as many entries as wait in this one. infinihost 4.5.5: T-mode keeps its producer
     /// index modulo the old size.
-    pub fn resize(&mut self, cqn: u32, new: &ResizeCq) -> Result<(), CmdStatus> {
+    pub fn resize(
+        &mut self,
+        chip: &Chip,
+        bus: &mut dyn Bus,
+        cqn: u32,
+        new: &ResizeCq,
+    ) -> Result<(), CmdStatus> {
         let cq = self.get(cqn).ok_or(CmdStatus::BAD_RES_STATE)?;
+        cq.refresh(chip, bus);
         if new.log_size() > MAX_LOG_SIZE {
             return Err(CmdStatus::EXCEED_LIM);
         }
         if cq.waiting() > 1 << new.log_size() {
             return Err(CmdStatus::BAD_SIZE);
         }
-        let shift = cq.producer & !(cq.size() - 1);
+        let shift = match cq.mode {
+            Mode::T => cq.producer & !(cq.size() - 1),
+            Mode::M => 0,
+        };
         cq.producer = cq.producer.wrapping_sub(shift);
         cq.consumer = cq.consumer.wrapping_sub(shift);
         cq.solicited = cq.solicited.wrapping_sub(shift);

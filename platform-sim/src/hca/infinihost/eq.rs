@@ -8,6 +8,7 @@
 use super::chip::Chip;
 use super::mpt::{AccessError, Key};
 use super::regs::Half;
+use super::variant::Mode;
 use crate::machine::Bus;
 use hca_abi::infinihost::doorbell::{EqCommand, EqDoorbell};
 use hca_abi::infinihost::eq::{EqContext, EqState, QueueStatus};
@@ -24,6 +25,7 @@ pub const INTA_PIN: u8 = 31;
 
 /// One ring.
 struct Eq {
+    mode: Mode,
     context: EqContext,
     /// Running; modulo the size they are places in the ring.
     producer: u32,
@@ -32,8 +34,9 @@ struct Eq {
 }
 
 impl Eq {
-    fn new(context: EqContext) -> Self {
+    fn new(mode: Mode, context: EqContext) -> Self {
         Self {
+            mode,
             producer: context.producer_index(),
             consumer: context.consumer_index(),
             context,
@@ -50,17 +53,36 @@ impl Eq {
     }
 
     fn has_room(&self) -> bool {
-        self.context.ignore_overrun() || self.waiting() < self.size() - 1
+        let room = match self.mode {
+            Mode::T => self.size() - 1,
+            Mode::M => self.size(),
+        };
+        self.context.ignore_overrun() || self.waiting() < room
+    }
+
+    fn pd(&self) -> u32 {
+        match self.mode {
+            Mode::T => self.context.pd(),
+            Mode::M => self.context.m_pd(),
+        }
     }
 
     fn state(&self) -> EqState {
         EqState(self.context.state().0 & 3)
     }
 
+    /// The two modes differ in a bit above.
+    fn enter(&mut self, state: EqState) {
+        self.context.set_state(match self.mode {
+            Mode::T => state,
+            Mode::M => EqState(state.0 | EqState::M_ARMED.0 & !EqState::ARMED.0),
+        });
+    }
+
     fn key(&self) -> Option<Key> {
         self.context.translate().then_some(Key {
             key: self.context.lkey(),
-            pd: self.context.pd(),
+            pd: self.pd(),
         })
     }
 
@@ -78,7 +100,10 @@ impl Eq {
 
     /// As a driver may query it.
     fn context(&self) -> EqContext {
-        let mask = self.size() - 1;
+        let mask = match self.mode {
+            Mode::T => self.size() - 1,
+            Mode::M => u32::MAX,
+        };
         let mut context = self.context;
         context
             .set_owner(1)
@@ -107,8 +132,8 @@ impl Events {
     }
 
     /// Takes EQ `eqn` over from software.
-    pub fn create(&mut self, eqn: u8, context: EqContext) {
-        self.eqs.insert(eqn, Eq::new(context));
+    pub fn create(&mut self, mode: Mode, eqn: u8, context: EqContext) {
+        self.eqs.insert(eqn, Eq::new(mode, context));
     }
 
     /// Gives it back: nothing is written there any more. Its events that waited are lost.
@@ -155,8 +180,10 @@ impl Events {
                 .count(format!("event {event:?} lost: no EQ {eqn}"));
         };
         if eq.context.status() != QueueStatus::OK {
-            let lost = eq.context.m_pd().wrapping_add(1); // T-mode counts lost events there
-            eq.context.set_m_pd(lost);
+            if eq.mode == Mode::T {
+                let lost = eq.context.m_pd().wrapping_add(1); // M-mode has its domain there
+                eq.context.set_m_pd(lost);
+            }
             return;
         }
         eq.backlog.push_back(*eqe);
@@ -179,7 +206,7 @@ impl Events {
             };
             match eq.write(chip, bus, &eqe) {
                 Ok(()) if eq.state() == EqState::ARMED => {
-                    eq.context.set_state(EqState::FIRED);
+                    eq.enter(EqState::FIRED);
                     self.fire(chip, bus, eqn);
                 }
                 Ok(()) if eq.state() == EqState::ALWAYS_ARMED => self.fire(chip, bus, eqn),
@@ -260,16 +287,11 @@ impl Events {
         }
         let consumed = match doorbell.command {
             EqCommand::ARM => {
-                if eq.waiting() != 0 {
-                    eq.context.set_state(EqState::FIRED);
-                    self.fire(chip, bus, eqn);
-                } else {
-                    eq.context.set_state(EqState::ARMED);
-                }
+                self.arm_one(chip, bus, eqn);
                 return Rung::Done;
             }
             EqCommand::ALWAYS_ARM => {
-                eq.context.set_state(EqState::ALWAYS_ARMED);
+                eq.enter(EqState::ALWAYS_ARMED);
                 if eq.waiting() != 0 {
                     self.fire(chip, bus, eqn);
                 }
@@ -279,12 +301,57 @@ impl Events {
             EqCommand::SET_INDEX => doorbell.parameter.wrapping_sub(eq.consumer) & (eq.size() - 1),
             _ => return Rung::Unmodelled,
         };
+        self.consume(chip, bus, eqn, consumed)
+    }
+
+    /// M-mode: the register of consumed events says `counter`, which is not reduced by the size.
+    pub fn set_counter(
+        &mut self,
+        chip: &mut Chip,
+        bus: &mut dyn Bus,
+        eqn: u8,
+        counter: u32,
+    ) -> Rung {
+        let Some(eq) = self.eqs.get(&eqn) else {
+            return Rung::NoSuchQueue;
+        };
+        let consumed = counter.wrapping_sub(eq.consumer);
+        self.consume(chip, bus, eqn, consumed)
+    }
+
+    fn consume(&mut self, chip: &mut Chip, bus: &mut dyn Bus, eqn: u8, consumed: u32) -> Rung {
+        let Some(eq) = self.eqs.get_mut(&eqn) else {
+            return Rung::NoSuchQueue;
+        };
         if consumed > eq.waiting() && !eq.context.ignore_overrun() {
             return Rung::Overrun;
         }
         eq.consumer = eq.consumer.wrapping_add(consumed);
         self.drain(chip, bus, eqn);
         Rung::Done
+    }
+
+    /// M-mode: a store to the register that arms. Zeros have no effect.
+    pub fn arm(&mut self, chip: &mut Chip, bus: &mut dyn Bus, half: Half, ones: u32) {
+        let ones = half.place(ones);
+        for eqn in (0..64).filter(|eqn| ones & 1 << eqn != 0) {
+            self.arm_one(chip, bus, eqn);
+        }
+    }
+
+    /// What software has not consumed yet interrupts at once. infinihost 7.1.
+    fn arm_one(&mut self, chip: &mut Chip, bus: &mut dyn Bus, eqn: u8) {
+        let Some(eq) = self.eqs.get_mut(&eqn) else {
+            return;
+        };
+        match (eq.state(), eq.waiting()) {
+            (EqState::ALWAYS_ARMED, _) if eq.mode == Mode::M => {}
+            (_, 0) => eq.enter(EqState::ARMED),
+            _ => {
+                eq.enter(EqState::FIRED);
+                self.fire(chip, bus, eqn);
+            }
+        }
     }
 
     /// Event cause register.

@@ -3,6 +3,8 @@
 use super::InfiniHost;
 use super::cq::CqLost;
 use super::qp::Qp;
+use super::queue::Flushed;
+use super::variant::Mode;
 use super::work::Work;
 use super::wqe::Position;
 use crate::machine::Bus;
@@ -36,9 +38,12 @@ impl InfiniHost {
             Side::Send => qp.context.send_cqn(),
             Side::Receive => qp.context.receive_cqn(),
         };
-        let written = self
-            .cqs
-            .complete(&mut self.chip, &mut self.events, bus, cqn, cqe, solicited);
+        let mut cqe = *cqe;
+        if self.mode() == Mode::M {
+            cqe.set_wqe_size(0);
+        }
+        let (chip, events) = (&mut self.chip, &mut self.events);
+        let written = self.cqs.complete(chip, events, bus, cqn, &cqe, solicited);
         if written == Err(CqLost::Failed) {
             self.work.push_back(Work::CqFailed { cqn });
         }
@@ -67,6 +72,13 @@ impl InfiniHost {
         self.complete(bus, qpn, side, cqe.as_cqe(), true);
     }
 
+    /// Completions of entries that were given up.
+    pub(super) fn flushed(&mut self, bus: &mut dyn Bus, qpn: u32, side: Side, flushed: &[Flushed]) {
+        for &Flushed { at, behind } in flushed {
+            self.complete_error(bus, qpn, side, at, Syndrome::FLUSHED, behind);
+        }
+    }
+
     /// An event about QP `qpn`.
     pub(super) fn qp_event(&mut self, bus: &mut dyn Bus, event: EventType, qpn: u32) {
         let mut eqe = Eqe::ZERO;
@@ -80,11 +92,13 @@ impl InfiniHost {
             return;
         };
         let reliable = matches!(qp.context.service(), ServiceType::RC | ServiceType::RD);
-        let Some((at, behind)) = qp.sq.flush() else {
+        let flushed = qp.sq.flush();
+        let Some((&Flushed { at, behind }, rest)) = flushed.split_first() else {
             return;
         };
         qp.context.set_state(QpState::SQE);
         self.complete_error(bus, qpn, Side::Send, at, syndrome, behind);
+        self.flushed(bus, qpn, Side::Send, rest);
         if reliable {
             self.stop_qp(bus, qpn);
         }
@@ -101,7 +115,7 @@ impl InfiniHost {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;
         };
-        let behind = u16::try_from(qp.rq.forget()).unwrap_or(u16::MAX);
+        let behind = qp.rq.forget();
         self.complete_error(bus, qpn, Side::Receive, at, syndrome, behind);
         self.stop_qp(bus, qpn);
     }
@@ -112,7 +126,7 @@ impl InfiniHost {
         self.qp_event(bus, EventType::WQ_CATASTROPHIC, qpn);
     }
 
-    /// QP `qpn` goes to ERR: what is outstanding is flushed, one completion for each half.
+    /// QP `qpn` goes to ERR: what is outstanding is flushed, in T-mode by one completion for each half.
     pub(super) fn stop_qp(&mut self, bus: &mut dyn Bus, qpn: u32) {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;
@@ -123,27 +137,16 @@ impl InfiniHost {
         qp.context.set_state(QpState::ERR);
         let shares = qp.srq().is_some();
         let sends = qp.sq.flush();
-        let receives = qp.rq.flush();
-        for (side, flushed) in [(Side::Send, sends), (Side::Receive, receives)] {
-            if let Some((at, behind)) = flushed {
-                self.complete_error(bus, qpn, side, at, Syndrome::FLUSHED, behind);
-            }
-        }
+        let receives = if shares {
+            Vec::new()
+        } else {
+            qp.rq.flush(&self.chip, bus)
+        };
+        self.flushed(bus, qpn, Side::Send, &sends);
+        self.flushed(bus, qpn, Side::Receive, &receives);
         if shares {
             self.qp_event(bus, EventType::LAST_WQE_REACHED, qpn);
         }
-    }
-
-    /// A doorbell came for a half that has stopped.
-    pub(super) fn flush_doorbell(
-        &mut self,
-        bus: &mut dyn Bus,
-        qpn: u32,
-        side: Side,
-        at: Position,
-        behind: u16,
-    ) {
-        self.complete_error(bus, qpn, side, at, Syndrome::FLUSHED, behind);
     }
 
     /// A CQ failed: the QPs that complete there are in error.

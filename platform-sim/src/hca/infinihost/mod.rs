@@ -1,10 +1,11 @@
-//! InfiniHost MT23108 ("Tavor"), a model of the HCA as its drivers see it. The rules are those of
+//! The InfiniHost family (MT23108 "Tavor", MT25208 "Arbel", MT25204 "Sinai"), a model of an HCA as its drivers see it. The rules are those of
 //! `docs/reference/infinihost.md`, cited as "infinihost" and the section.
 //!
 //! [`InfiniHost`] is the PCI function. It decodes accesses and hands them to its objects, one a file: the command block
 //! (`hcr`) and what commands do (`cmd`), doorbell pages (`uar`), queues of events (`eq`), memory keys (`mpt`).
-//! Contexts are kept here and not in the attached memory, as hardware may; translations, protection entries and
-//! multicast groups are in the attached memory and read there at each use.
+//! Contexts are kept here and not in the tables, as hardware may; translations, protection entries and multicast
+//! groups are in the tables (`memory`: attached, or host pages behind the HCA's own address space, `icm`) and read there
+//! at each use. What differs by chip is in `variant`.
 //!
 //! Nothing blocks, nothing recurses, and each call does a bounded amount of work: what remains waits for a timer.
 
@@ -18,6 +19,7 @@ mod ddr;
 mod eq;
 mod flush;
 mod hcr;
+mod icm;
 mod mad;
 mod mcg;
 mod memory;
@@ -27,6 +29,7 @@ mod port;
 mod qp;
 mod queue;
 mod receive;
+mod record;
 mod regs;
 #[allow(
     dead_code,
@@ -36,13 +39,16 @@ mod remote;
 mod reset;
 mod send;
 mod srq;
+mod supply;
 mod transition;
 mod uar;
 mod ud;
+mod variant;
 mod work;
 mod wqe;
 
 pub use config::{Config, FirmwareVersion};
+pub use variant::Variant;
 
 use crate::machine::{Bus, Ledger, LinkParameters, PciFunction, TimerId};
 use catas::Catas;
@@ -61,10 +67,13 @@ use mpt::KeyTable;
 use params::Params;
 use port::Ports;
 use qp::Qps;
+use queue::Added;
+use record::Records;
 use regs::Register;
 use srq::Srqs;
 use std::collections::VecDeque;
 use uar::{Doorbell, Effect, Uar};
+use variant::Mode;
 use work::WorkList;
 
 #[cfg(test)]
@@ -92,7 +101,7 @@ enum System {
     Running(Box<Params>),
 }
 
-/// One MT23108.
+/// One HCA.
 pub struct InfiniHost {
     config: Config,
     chip: Chip,
@@ -116,21 +125,22 @@ impl InfiniHost {
     ///
     /// # Panics
     ///
-    /// If the configuration is not one that a card can have: 1 or 2 ports, a power of two of at least 8 MB attached.
+    /// If the configuration is not one that a card can have: as many ports as the chip has, and in T-mode a power of two of at least 8 MB attached.
     pub fn new(config: Config) -> Self {
         config.check();
         Self {
             chip: Chip {
                 pci: config.pci(),
-                memory: Memory::new(config.ddr_len),
+                memory: Memory::new(config.variant.mode(), config.ddr_len),
                 keys: KeyTable::default(),
+                records: Records::default(),
                 catas: Catas::default(),
                 ledger: Ledger::new(),
             },
             system: System::PowerOn,
             hcr: Hcr::default(),
             delayed: VecDeque::new(),
-            uar: Uar::new(12),
+            uar: Uar::new(config.variant.mode(), 12),
             events: Events::default(),
             cqs: Cqs::default(),
             srqs: Srqs::default(),
@@ -152,6 +162,10 @@ impl InfiniHost {
         self.chip.catas.raise(kind);
     }
 
+    fn mode(&self) -> Mode {
+        self.config.variant.mode()
+    }
+
     fn params(&self) -> Option<&Params> {
         match &self.system {
             System::Running(params) => Some(params),
@@ -161,11 +175,17 @@ impl InfiniHost {
 
     /// A load of an aligned dword of BAR 0.
     fn read_register(&mut self, offset: u64) -> u32 {
-        match Register::at(offset) {
+        match Register::at(self.mode(), offset) {
             Some(Register::Hcr(index)) => self.hcr.read(index),
             Some(Register::Ecr(half)) => self.events.cause(half),
             Some(Register::Catas(index)) => self.chip.catas.read(index),
-            Some(Register::ClearEcr(_) | Register::ClearInt(_) | Register::Reset) => 0,
+            Some(
+                Register::ClearEcr(_)
+                | Register::ClearInt(_)
+                | Register::EqArm(_)
+                | Register::EqSetCi(_)
+                | Register::Reset,
+            ) => 0,
             None => {
                 self.chip
                     .ledger
@@ -177,7 +197,7 @@ impl InfiniHost {
 
     /// A store to one.
     fn write_register(&mut self, bus: &mut dyn Bus, offset: u64, value: u32) {
-        match Register::at(offset) {
+        match Register::at(self.mode(), offset) {
             Some(Register::Hcr(index)) => match self.hcr.write(index, value) {
                 Stored::Latched => {}
                 Stored::Posted(command) => {
@@ -191,6 +211,13 @@ impl InfiniHost {
             Some(Register::ClearEcr(half)) => self.events.clear_cause(half, value),
             Some(Register::ClearInt(half)) => {
                 self.events.clear_pins(&mut self.chip, bus, half, value);
+            }
+            Some(Register::EqArm(half)) => self.events.arm(&mut self.chip, bus, half, value),
+            Some(Register::EqSetCi(eqn)) => {
+                let rung = self.events.set_counter(&mut self.chip, bus, eqn, value);
+                if rung == Rung::Overrun {
+                    bus.report(format_args!("EQ {eqn} consumes more than there is"));
+                }
             }
             Some(Register::Reset) if value == bar0::RESET_VALUE => self.software_reset(bus),
             Some(Register::Reset | Register::Ecr(_) | Register::Catas(_)) | None => {
@@ -238,7 +265,12 @@ impl InfiniHost {
                 let (chip, events) = (&mut self.chip, &mut self.events);
                 self.cqs.ring(chip, events, bus, page, doorbell)
             }
-            Doorbell::Send(doorbell) => self.ring_send(bus, page, &doorbell),
+            Doorbell::Arm(doorbell) => {
+                let (chip, events) = (&mut self.chip, &mut self.events);
+                self.cqs.arm(chip, events, bus, page, doorbell)
+            }
+            Doorbell::Send(doorbell) => self.ring_send(bus, page, &Added::Chain(doorbell)),
+            Doorbell::SendM(doorbell) => self.ring_send(bus, page, &Added::Counted(doorbell)),
             Doorbell::Receive(doorbell) => self.ring_receive(bus, page, &doorbell),
         };
         match rung {
@@ -246,9 +278,9 @@ impl InfiniHost {
             Rung::State => {}
             Rung::Unmodelled => self.chip.ledger.count(format!("doorbell {doorbell:?}")),
             Rung::NoSuchQueue => self.chip.ledger.count(match doorbell {
-                Doorbell::Send(_) => "send doorbell of no QP",
+                Doorbell::Send(_) | Doorbell::SendM(_) => "send doorbell of no QP",
                 Doorbell::Receive(_) => "receive doorbell of no QP or SRQ",
-                Doorbell::Cq(_) => "doorbell of no CQ",
+                Doorbell::Cq(_) | Doorbell::Arm(_) => "doorbell of no CQ",
                 Doorbell::Eq(_) => "doorbell of no EQ",
             }),
             Rung::WrongPage => self.wrong_page(bus, page, doorbell),
@@ -260,7 +292,7 @@ impl InfiniHost {
 
 impl PciFunction for InfiniHost {
     fn name(&self) -> &str {
-        "InfiniHost MT23108"
+        self.config.variant.name()
     }
 
     fn config_read(&mut self, bus: &mut dyn Bus, offset: u16, data: &mut [u8]) {
@@ -400,6 +432,9 @@ impl PciFunction for InfiniHost {
         }
         if let Some(opcode) = self.mailbox_of(at, len) {
             return Some(format!("a mailbox of {opcode:?}"));
+        }
+        if let Some(area) = chip.memory.icm().and_then(|icm| icm.reaches(at, len)) {
+            return Some(area.into());
         }
         let index = chip.keys.region_of(&chip.memory, bus, at, len)?;
         Some(format!("MPT entry {index:#x}"))

@@ -7,7 +7,7 @@
 use super::memory::{Memory, MemoryFault};
 use crate::machine::Bus;
 use core::fmt;
-use hca_abi::infinihost::mpt::{Mpt, MptStatus};
+use hca_abi::infinihost::mpt::{Mpt, MptStatus, m_index_of_key};
 use hca_abi::infinihost::mtt::Mtt;
 use std::collections::BTreeSet;
 use zerocopy::{FromZeros, IntoBytes};
@@ -141,9 +141,42 @@ impl From<MemoryFault> for AccessError {
     }
 }
 
+/// How a key says which entry is meant, and an entry where its translations are. infinihost 4.9, 4.10.
+#[derive(Clone, Copy, Debug, Default)]
+enum Form {
+    /// T-mode: the key is the index, and addresses are absolute.
+    #[default]
+    Plain,
+    /// M-mode: the index is the key rotated; addresses count from the base of the translation table or are absolute,
+    /// which comes to the same if they are added bit by bit.
+    Rotated {
+        /// Of the translation table.
+        mtt_base: u64,
+    },
+}
+
+impl Form {
+    /// The index of a key, generation and all.
+    const fn index(self, key: u32) -> u32 {
+        match self {
+            Self::Plain => key,
+            Self::Rotated { .. } => m_index_of_key(key),
+        }
+    }
+
+    /// Where the translation that an entry calls `address` lies.
+    const fn translation(self, address: u64) -> u64 {
+        match self {
+            Self::Plain => address,
+            Self::Rotated { mtt_base } => mtt_base | address,
+        }
+    }
+}
+
 /// The tables, as INIT_HCA placed them.
 #[derive(Clone, Debug, Default)]
 pub struct KeyTable {
+    form: Form,
     /// Of entry 0.
     pub mpt_base: u64,
     /// Entries, a power of two; 0 before INIT_HCA.
@@ -156,18 +189,32 @@ pub struct KeyTable {
 type Piece = (u64, usize);
 
 impl KeyTable {
-    /// Of `mpts` entries at `mpt_base`, none handed over.
+    /// Of `mpts` entries at `mpt_base`, none handed over, in T-mode.
     pub fn new(mpt_base: u64, mpts: u32) -> Self {
         Self {
+            form: Form::Plain,
             mpt_base,
             mpts,
             handed_over: BTreeSet::new(),
         }
     }
 
+    /// The same in M-mode, with translations from `mtt_base` on.
+    pub fn rotated(mpt_base: u64, mpts: u32, mtt_base: u64) -> Self {
+        Self {
+            form: Form::Rotated { mtt_base },
+            ..Self::new(mpt_base, mpts)
+        }
+    }
+
     /// The entry that `key` selects, whatever its generation.
     pub fn index(&self, key: u32) -> u32 {
-        key & self.mpts.wrapping_sub(1)
+        self.index_form(key) & self.mpts.wrapping_sub(1)
+    }
+
+    /// What an entry calls `key`: the index with the generation in its upper bits.
+    pub fn index_form(&self, key: u32) -> u32 {
+        self.form.index(key)
     }
 
     fn place(&self, index: u32) -> u64 {
@@ -239,7 +286,7 @@ impl KeyTable {
             return Err(AccessError::Key { key });
         }
         let entry = self.entry(memory, bus, index)?;
-        if entry.status() != MptStatus::HARDWARE || entry.key() != key {
+        if entry.status() != MptStatus::HARDWARE || entry.key() != self.form.index(key) {
             return Err(AccessError::Key { key });
         }
         Ok(entry)
@@ -271,6 +318,7 @@ impl KeyTable {
 
     /// Where the bytes from `at` on lie, up to the end of their page, at most `len`. infinihost 4.9, step 5.
     fn translate(
+        &self,
         memory: &Memory,
         bus: &mut dyn Bus,
         entry: &Mpt,
@@ -282,7 +330,8 @@ impl KeyTable {
         }
         let shift = 12 + u32::from(entry.page_size());
         let number = (at >> shift).wrapping_sub(entry.start() >> shift);
-        let place = entry.mtt_address().wrapping_add(number.wrapping_mul(8));
+        let first = self.form.translation(entry.mtt_address());
+        let place = first.wrapping_add(number.wrapping_mul(8));
         let mut mtt = Mtt::new_zeroed();
         memory.table_read(bus, place, mtt.as_mut_bytes())?;
         if !mtt.present() {
@@ -308,7 +357,8 @@ impl KeyTable {
         let Ok(entry) = self.check(memory, bus, key, Right::LocalWrite, start, ring_len) else {
             return false;
         };
-        pieces(memory, bus, &entry, start, ring_len).any(|piece| overlaps(piece, at, len))
+        self.pieces(memory, bus, &entry, start, ring_len)
+            .any(|piece| overlaps(piece, at, len))
     }
 
     /// A region through which any of `len` bytes at bus address `at` can be reached. Regions without translations
@@ -320,7 +370,7 @@ impl KeyTable {
             };
             let valid =
                 entry.status() == MptStatus::HARDWARE && entry.region() && !entry.physical();
-            let mut pieces = pieces(memory, bus, &entry, entry.start(), entry.length());
+            let mut pieces = self.pieces(memory, bus, &entry, entry.start(), entry.length());
             valid && pieces.any(|piece| overlaps(piece, at, len))
         };
         self.handed_over.iter().find(touches).copied()
@@ -336,7 +386,7 @@ impl KeyTable {
         data: &mut [u8],
     ) -> Result<(), AccessError> {
         let entry = self.check(memory, bus, key, Right::LocalRead, at, data.len() as u64)?;
-        Self::fetch(memory, bus, &entry, at, data)
+        self.fetch(memory, bus, &entry, at, data)
     }
 
     /// Writes `data` at virtual address `at`. After an error, part of it may have been written.
@@ -349,11 +399,12 @@ impl KeyTable {
         data: &[u8],
     ) -> Result<(), AccessError> {
         let entry = self.check(memory, bus, key, Right::LocalWrite, at, data.len() as u64)?;
-        Self::store(memory, bus, &entry, at, data)
+        self.store(memory, bus, &entry, at, data)
     }
 
     /// Reads through the translations of `region`, page by page; whether it may be is checked already.
     pub fn fetch(
+        &self,
         memory: &Memory,
         bus: &mut dyn Bus,
         region: &Mpt,
@@ -361,7 +412,7 @@ impl KeyTable {
         mut data: &mut [u8],
     ) -> Result<(), AccessError> {
         while !data.is_empty() {
-            let (address, len) = Self::translate(memory, bus, region, at, data.len())?;
+            let (address, len) = self.translate(memory, bus, region, at, data.len())?;
             let (piece, rest) = data.split_at_mut(len.min(data.len()));
             memory.read(bus, address, piece)?;
             at = at.wrapping_add(piece.len() as u64);
@@ -372,6 +423,7 @@ impl KeyTable {
 
     /// Writes through them.
     pub fn store(
+        &self,
         memory: &mut Memory,
         bus: &mut dyn Bus,
         region: &Mpt,
@@ -379,13 +431,36 @@ impl KeyTable {
         mut data: &[u8],
     ) -> Result<(), AccessError> {
         while !data.is_empty() {
-            let (address, len) = Self::translate(memory, bus, region, at, data.len())?;
+            let (address, len) = self.translate(memory, bus, region, at, data.len())?;
             let (piece, rest) = data.split_at(len.min(data.len()));
             memory.write(bus, address, piece)?;
             at = at.wrapping_add(piece.len() as u64);
             data = rest;
         }
         Ok(())
+    }
+
+    /// The contiguous pieces of `len` bytes from `start` on, as far as they are translated, and not without end.
+    fn pieces(
+        &self,
+        memory: &Memory,
+        bus: &mut dyn Bus,
+        entry: &Mpt,
+        start: u64,
+        len: u64,
+    ) -> impl Iterator<Item = Piece> {
+        const MOST: usize = 1 << 20;
+        let mut at = start;
+        let mut left = len;
+        core::iter::from_fn(move || {
+            let most = usize::try_from(left).unwrap_or(usize::MAX);
+            let piece = self.translate(memory, bus, entry, at, most).ok();
+            let (_, piece_len) = piece.filter(|_| left != 0)?;
+            at = at.wrapping_add(piece_len as u64);
+            left = left.saturating_sub(piece_len as u64);
+            piece
+        })
+        .take(MOST)
     }
 }
 
@@ -395,28 +470,6 @@ pub fn holds(entry: &Mpt, at: u64, len: u64) -> bool {
     let unbounded = entry.length() == Mpt::NO_LIMIT;
     let last = u128::from(at) + u128::from(len);
     at >= entry.start() && last <= 1 << 64 && (unbounded || last <= end)
-}
-
-/// The contiguous pieces of `len` bytes from `start` on, as far as they are translated, and not without end.
-fn pieces(
-    memory: &Memory,
-    bus: &mut dyn Bus,
-    entry: &Mpt,
-    start: u64,
-    len: u64,
-) -> impl Iterator<Item = Piece> {
-    const MOST: usize = 1 << 20;
-    let mut at = start;
-    let mut left = len;
-    core::iter::from_fn(move || {
-        let most = usize::try_from(left).unwrap_or(usize::MAX);
-        let piece = KeyTable::translate(memory, bus, entry, at, most).ok();
-        let (_, piece_len) = piece.filter(|_| left != 0)?;
-        at = at.wrapping_add(piece_len as u64);
-        left = left.saturating_sub(piece_len as u64);
-        piece
-    })
-    .take(MOST)
 }
 
 fn overlaps((start, piece_len): Piece, at: u64, len: u64) -> bool {

@@ -1,14 +1,13 @@
 //! The ports: what their agents know, whether firmware runs them, which QPs are special, who waits for room on the
 //! wire. infinihost 3.9, 5.9, 8.3.
 
-use super::config::{Config, REVISION};
+use super::config::Config;
 use super::{InfiniHost, timers};
 use crate::fabric::{Effect, NodeState, PortCaps};
 use crate::machine::{Bus, LinkControl, LinkParameters};
 use core_ib::Mtu;
 use core_ib::wire::mad::{NodeDescription, PortState, VlCode};
 use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
-use hca_abi::infinihost::pci;
 use std::collections::BTreeMap;
 
 /// IEEE company id of Mellanox.
@@ -48,14 +47,15 @@ impl Ports {
             p_keys: 1 << super::cmd::LOG_PKEYS,
             ..PortCaps::SDR_4X
         };
+        let facts = config.variant.facts();
         let ports = usize::from(config.ports);
         let guids = config.port_guids.get(..ports).unwrap_or(&config.port_guids);
         let mut node = NodeState::ca(config.node_guid, guids, &caps);
         node.description = NodeDescription::new(&config.node_description);
         node.system_image_guid = config.system_image_guid;
         node.vendor_id = OUI;
-        node.device_id = pci::DeviceId::TAVOR.0;
-        node.revision = u32::from(REVISION);
+        node.device_id = facts.device.0;
+        node.revision = u32::from(facts.revision);
         Self {
             node,
             running: [false; 2],

@@ -1,7 +1,10 @@
 //! Queue pairs: context, queues, and who carries out their work. infinihost 4.6, 4.7.
 
 use super::mpt::Key;
-use super::queue::{ReceiveQueue, SendQueue};
+use super::queue::{Ring, SendQueue};
+use super::record::RecordId;
+use super::supply::ReceiveQueue;
+use super::variant::Mode;
 use hca_abi::infinihost::qp::{QpContext, QpState, ServiceType};
 use std::collections::BTreeMap;
 
@@ -28,6 +31,7 @@ impl Engine {
 
 /// A queue pair that is the HCA's.
 pub struct Qp {
+    mode: Mode,
     /// As a driver gave it, and as it may query it.
     pub context: QpContext,
     /// Who does the work.
@@ -40,12 +44,24 @@ pub struct Qp {
 
 impl Qp {
     /// With nothing posted.
-    pub fn new(context: QpContext) -> Self {
+    pub fn new(mode: Mode, context: QpContext) -> Self {
+        let (log_size, log_stride) = (context.log_rq_size(), context.log_rq_stride());
+        let record = RecordId {
+            uar: context.uar_page(),
+            index: context.rq_record(),
+        };
         Self {
+            mode,
             engine: Engine::of(context.service()),
+            sq: SendQueue::new(mode, &context),
+            rq: match mode {
+                Mode::T => ReceiveQueue::by_doorbell(),
+                Mode::M => {
+                    let ring = Ring::new(context.rq_address(), log_size, log_stride);
+                    ReceiveQueue::in_ring(record, ring)
+                }
+            },
             context,
-            sq: SendQueue::default(),
-            rq: ReceiveQueue::default(),
         }
     }
 
@@ -89,9 +105,14 @@ impl Qp {
     pub fn shown(&self) -> QpContext {
         let mut context = self.context;
         let next = |position: Option<super::wqe::Position>| position.map_or(0, |at| at.nda);
-        context
-            .set_sq_address(next(self.sq.first()))
-            .set_rq_address(next(self.rq.first()));
+        match self.mode {
+            Mode::T => context
+                .set_sq_address(next(self.sq.first()))
+                .set_rq_address(next(self.rq.next())),
+            Mode::M => context
+                .set_sq_counter(self.sq.posted())
+                .set_rq_counter(self.rq.taken()),
+        };
         context
     }
 }

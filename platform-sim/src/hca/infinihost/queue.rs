@@ -1,59 +1,227 @@
-//! The two halves of a queue pair as T-mode doorbells fill them: what is posted and not yet begun. infinihost 2.8, 5.4.
+//! The send queue of a queue pair: what is posted and not yet begun. infinihost 2.8, 2.9, 5.4.
+//!
+//! In T-mode a doorbell names the first entry of a chain, and the chain says itself how far it goes. In M-mode entries
+//! stand in a ring, and a doorbell says how many were added; each still describes the one behind it.
 
+use super::variant::Mode;
 use super::wqe::{Position, Wqe};
-use hca_abi::infinihost::doorbell::{ReceiveDoorbell, SendDoorbell};
-use hca_abi::infinihost::wqe::WqeOpcode;
+use hca_abi::infinihost::doorbell::{MSendDoorbell, SendDoorbell};
+use hca_abi::infinihost::qp::QpContext;
+use hca_abi::infinihost::wqe::{MAX_UNITS, WqeOpcode};
 use std::collections::VecDeque;
 
+/// Log2 of the largest work queue of M-mode. infinihost 10.2.
+pub const MAX_LOG_QUEUE: u8 = 14;
 /// Doorbells that one queue remembers; a queue of the largest size cannot use more.
 const MAX_DOORBELLS: usize = 1 << 16;
 
-/// Send requests: the chain that is being carried out, and the doorbells that wait.
-#[derive(Default)]
+/// Where the entries of an M-mode queue stand.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    /// Low 32 bits of the address of the first.
+    base: u32,
+    log_size: u32,
+    log_stride: u32,
+}
+
+impl Ring {
+    /// As a context says it: its strides are less 4.
+    pub const fn new(base: u32, log_size: u8, log_stride: u8) -> Self {
+        Self {
+            base: base & !0x3f,
+            log_size: log_size as u32 & 0xf,
+            log_stride: (log_stride as u32 & 7) + 4,
+        }
+    }
+
+    /// Entries.
+    pub const fn size(&self) -> u32 {
+        1 << self.log_size
+    }
+
+    /// Low 32 bits of the address of the entry that was the `counter`th to be posted.
+    pub const fn place(&self, counter: u16) -> u32 {
+        let index = counter as u32 & (self.size() - 1);
+        self.base.wrapping_add(index << self.log_stride)
+    }
+
+    /// Room of an entry in units of 16 bytes, as far as entries can be fetched.
+    pub const fn units(&self) -> u8 {
+        let units = 1_u32 << (self.log_stride - 4);
+        if units < MAX_UNITS as u32 {
+            units as u8
+        } else {
+            MAX_UNITS
+        }
+    }
+}
+
+/// A send doorbell of either mode.
+#[derive(Clone, Copy, Debug)]
+pub enum Added {
+    /// T: a chain of entries.
+    Chain(SendDoorbell),
+    /// M: so many entries.
+    Counted(MSendDoorbell),
+}
+
+impl Added {
+    /// The QP that it is for.
+    pub const fn qpn(&self) -> u32 {
+        match self {
+            Self::Chain(doorbell) => doorbell.qpn,
+            Self::Counted(doorbell) => doorbell.qpn,
+        }
+    }
+}
+
+/// An entry that a queue which stops gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flushed {
+    /// Which.
+    pub at: Position,
+    /// T: doorbells (send) or entries (receive) behind it, for which no completion of their own is made. M: none.
+    pub behind: u16,
+}
+
+/// How one entry leads to the next.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// T: by a link, unless that asks for a doorbell.
+    Linked,
+    /// M: by its place, until the doorbell's count is used up.
+    Ring(Ring),
+}
+
+/// What is left of one doorbell.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    at: Position,
+    /// M: which entry this is, counted from the first ever posted.
+    counter: u16,
+    /// M: entries behind it.
+    behind: u8,
+}
+
+/// Send requests: the run that is being carried out, and those that wait.
 pub struct SendQueue {
-    current: Option<Position>,
-    doorbells: VecDeque<Position>,
+    order: Order,
+    current: Option<Run>,
+    waiting: VecDeque<Run>,
+    /// M: entries posted since RESET.
+    posted: u16,
+    /// M: entries that wait or are being carried out.
+    outstanding: u32,
     /// The model has it on its list of work.
     pub scheduled: bool,
 }
 
 impl SendQueue {
-    /// Takes a doorbell; false if there are too many.
-    pub fn ring(&mut self, doorbell: &SendDoorbell) -> bool {
-        if self.doorbells.len() >= MAX_DOORBELLS {
+    /// Of a queue pair with this context, nothing posted.
+    pub fn new(mode: Mode, context: &QpContext) -> Self {
+        Self {
+            order: match mode {
+                Mode::T => Order::Linked,
+                Mode::M => Order::Ring(Ring::new(
+                    context.sq_address(),
+                    context.log_sq_size(),
+                    context.log_sq_stride(),
+                )),
+            },
+            current: None,
+            waiting: VecDeque::new(),
+            posted: 0,
+            outstanding: 0,
+            scheduled: false,
+        }
+    }
+
+    /// Takes a doorbell; false if there are too many, or more entries than the queue has.
+    pub fn ring(&mut self, added: &Added) -> bool {
+        if self.waiting.len() >= MAX_DOORBELLS {
             return false;
         }
-        self.doorbells.push_back(Position {
-            nda: doorbell.nda,
-            nds: doorbell.nds,
-            opcode: WqeOpcode(doorbell.opcode),
-            fence: doorbell.fence,
-        });
+        let run = match (added, self.order) {
+            (Added::Chain(doorbell), _) => Run {
+                at: Position {
+                    nda: doorbell.nda,
+                    nds: doorbell.nds,
+                    opcode: WqeOpcode(doorbell.opcode),
+                    fence: doorbell.fence,
+                },
+                counter: 0,
+                behind: 0,
+            },
+            (Added::Counted(doorbell), Order::Ring(ring)) => {
+                let total = self.outstanding + u32::from(doorbell.count);
+                if total > ring.size() || doorbell.count == 0 {
+                    return false;
+                }
+                let counter = self.posted;
+                self.posted = counter.wrapping_add(u16::from(doorbell.count));
+                self.outstanding = total;
+                Run {
+                    at: Position {
+                        nda: ring.place(counter),
+                        nds: doorbell.nds,
+                        opcode: WqeOpcode(doorbell.opcode),
+                        fence: doorbell.fence,
+                    },
+                    counter,
+                    behind: doorbell.count - 1,
+                }
+            }
+            (Added::Counted(_), Order::Linked) => return false,
+        };
+        self.waiting.push_back(run);
         true
+    }
+
+    /// M: entries posted since RESET, modulo 65536.
+    pub fn posted(&self) -> u16 {
+        self.posted
     }
 
     /// The entry that is to be carried out next. Its doorbell counts as begun.
     pub fn begin(&mut self) -> Option<Position> {
         if self.current.is_none() {
-            self.current = self.doorbells.pop_front();
+            self.current = self.waiting.pop_front();
         }
-        self.current
+        self.current.map(|run| run.at)
     }
 
-    /// The entry that [`begin`](Self::begin) gave is done: on to the one that it is chained to, or to the next doorbell.
+    /// The entry that [`begin`](Self::begin) gave is done: on to the one behind it, or to the next doorbell.
     pub fn advance(&mut self, done: &Wqe) {
         let next = done.next();
-        self.current = (next.nds() != 0 && !next.dbd()).then(|| Position {
-            nda: next.nda(),
+        let described = |nda| Position {
+            nda,
             nds: next.nds(),
             opcode: next.next_opcode(),
             fence: next.fence(),
-        });
+        };
+        self.current = match (self.order, self.current.take()) {
+            (Order::Linked, _) => (next.nds() != 0 && !next.dbd()).then(|| Run {
+                at: described(next.nda()),
+                counter: 0,
+                behind: 0,
+            }),
+            (Order::Ring(ring), Some(run)) => {
+                self.outstanding = self.outstanding.saturating_sub(1);
+                let counter = run.counter.wrapping_add(1);
+                run.behind.checked_sub(1).map(|behind| Run {
+                    at: described(ring.place(counter)),
+                    counter,
+                    behind,
+                })
+            }
+            (Order::Ring(_), None) => None,
+        };
     }
 
     /// The first entry that is not done, without beginning it.
     pub fn first(&self) -> Option<Position> {
-        self.current.or_else(|| self.doorbells.front().copied())
+        let run = self.current.or_else(|| self.waiting.front().copied());
+        run.map(|run| run.at)
     }
 
     /// Nothing is posted.
@@ -61,80 +229,28 @@ impl SendQueue {
         self.first().is_none()
     }
 
-    /// Forgets everything and says which entry was the first, and how many doorbells were not begun behind it: what a
-    /// flush completion stands for. infinihost 5.8.
-    pub fn flush(&mut self) -> Option<(Position, u16)> {
-        let first = self.begin()?;
-        let behind = u16::try_from(self.doorbells.len()).unwrap_or(u16::MAX);
-        self.current = None;
-        self.doorbells.clear();
-        Some((first, behind))
-    }
-}
-
-/// Some receive requests that one doorbell added.
-#[derive(Clone, Copy, Debug)]
-struct Batch {
-    first: Position,
-    left: u16,
-}
-
-/// Receive requests of a queue pair or of an SRQ.
-#[derive(Default)]
-pub struct ReceiveQueue {
-    batches: VecDeque<Batch>,
-    posted: u32,
-}
-
-impl ReceiveQueue {
-    /// Takes a doorbell; false if there are too many.
-    pub fn ring(&mut self, doorbell: &ReceiveDoorbell, nds: u8) -> bool {
-        if self.batches.len() >= MAX_DOORBELLS {
-            return false;
-        }
-        self.batches.push_back(Batch {
-            first: Position::receive(doorbell.nda, nds),
-            left: doorbell.count,
-        });
-        self.posted = self.posted.saturating_add(u32::from(doorbell.count));
-        true
-    }
-
-    /// The request that is to be filled next.
-    pub fn first(&self) -> Option<Position> {
-        self.batches.front().map(|batch| batch.first)
-    }
-
-    /// That request, fetched, is taken: on to the one that it is linked to. With `nds` all have the same size.
-    pub fn advance(&mut self, taken: &Wqe, nds: Option<u8>) {
-        let Some(batch) = self.batches.front_mut() else {
-            return;
+    /// Forgets everything and says what that was: in T-mode the first entry, and how many doorbells were not begun
+    /// behind it, which stands for all; in M-mode each entry. infinihost 5.8.
+    pub fn flush(&mut self) -> Vec<Flushed> {
+        let first = self.begin();
+        let runs = self
+            .current
+            .take()
+            .into_iter()
+            .chain(self.waiting.drain(..));
+        self.outstanding = 0;
+        let Order::Ring(ring) = self.order else {
+            let behind = runs.count().saturating_sub(1);
+            let behind = u16::try_from(behind).unwrap_or(u16::MAX);
+            return first.map(|at| Flushed { at, behind }).into_iter().collect();
         };
-        self.posted = self.posted.saturating_sub(1);
-        batch.left = batch.left.saturating_sub(1);
-        if batch.left == 0 {
-            self.batches.pop_front();
-        } else {
-            let next = taken.next();
-            batch.first = Position::receive(next.nda(), nds.unwrap_or(next.nds()));
-        }
-    }
-
-    /// Requests that are posted.
-    pub fn posted(&self) -> u32 {
-        self.posted
-    }
-
-    /// Forgets everything and says which request was the first, and how many were behind it.
-    pub fn flush(&mut self) -> Option<(Position, u16)> {
-        let first = self.first()?;
-        let behind = self.forget().saturating_sub(1);
-        Some((first, u16::try_from(behind).unwrap_or(u16::MAX)))
-    }
-
-    /// Forgets everything; says how many there were.
-    pub fn forget(&mut self) -> u32 {
-        self.batches.clear();
-        core::mem::take(&mut self.posted)
+        let entries = runs.flat_map(|run| {
+            let rest = (1..=u16::from(run.behind)).map(move |ahead| Position {
+                nda: ring.place(run.counter.wrapping_add(ahead)),
+                ..run.at
+            });
+            core::iter::once(run.at).chain(rest)
+        });
+        entries.map(|at| Flushed { at, behind: 0 }).collect()
     }
 }

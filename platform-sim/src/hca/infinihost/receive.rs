@@ -5,7 +5,7 @@ use super::eq::Rung;
 use super::flush::Side;
 use super::port::Special;
 use super::qp::{Engine, Qp};
-use super::wqe::{Position, Wqe};
+use super::wqe::Wqe;
 use crate::machine::Bus;
 use crate::transport::{
     Destination, DropReason, Incoming, ReceiverKind, UdReceipt, UdReceiver, accept,
@@ -48,28 +48,25 @@ impl InfiniHost {
             ));
             return Rung::State;
         }
+        if !qp.rq.ring(doorbell, doorbell.nds) {
+            return Rung::Full;
+        }
         if qp.state() == QpState::ERR {
-            let at = Position::receive(doorbell.nda, doorbell.nds);
-            let behind = doorbell.count.saturating_sub(1);
-            self.flush_doorbell(bus, qpn, Side::Receive, at, behind);
-            return Rung::Done;
+            let flushed = qp.rq.flush(&self.chip, bus);
+            self.flushed(bus, qpn, Side::Receive, &flushed);
         }
-        if qp.rq.ring(doorbell, doorbell.nds) {
-            Rung::Done
-        } else {
-            Rung::Full
-        }
+        Rung::Done
     }
 
     fn ring_srq(&mut self, page: u32, doorbell: &ReceiveDoorbell) -> Rung {
         let Some(srq) = self.srqs.get(doorbell.number) else {
             return Rung::NoSuchQueue;
         };
-        let context = srq.context();
-        if context.uar_page() != page {
+        if srq.uar_page() != page {
             return Rung::WrongPage;
         }
-        if srq.queue.ring(doorbell, context.wqe_size()) {
+        let units = srq.units();
+        if srq.queue.ring(doorbell, units) {
             Rung::Done
         } else {
             Rung::Full
@@ -222,7 +219,7 @@ impl InfiniHost {
         if let Some(srqn) = qp.srq() {
             return self.take_shared(bus, qpn, srqn);
         }
-        let at = qp.rq.first()?;
+        let at = qp.rq.first(&self.chip, bus)?;
         let fetched = Wqe::fetch(
             &self.chip,
             bus,
@@ -249,16 +246,13 @@ impl InfiniHost {
 
     fn take_shared(&mut self, bus: &mut dyn Bus, qpn: u32, srqn: u32) -> Option<Taken> {
         let srq = self.srqs.get(srqn).filter(|srq| srq.is_sound())?;
-        let context = srq.context();
-        let at = srq.queue.first()?;
-        let key = super::mpt::Key {
-            key: context.lkey(),
-            pd: context.pd(),
-        };
-        match Wqe::fetch(&self.chip, bus, key, context.wqe_base_high(), at) {
+        let at = srq.queue.first(&self.chip, bus)?;
+        let key = srq.key();
+        match Wqe::fetch(&self.chip, bus, key, srq.base_high(), at) {
             Ok(wqe) => {
-                srq.queue.advance(&wqe, Some(context.wqe_size()));
-                let pd = context.pd();
+                let units = srq.units();
+                srq.queue.advance(&wqe, Some(units));
+                let pd = key.pd;
                 self.check_limit(bus, srqn);
                 Some(Taken { wqe, pd })
             }
@@ -274,7 +268,8 @@ impl InfiniHost {
 
     /// Tells if SRQ `srqn` has fallen below its limit.
     pub(super) fn check_limit(&mut self, bus: &mut dyn Bus, srqn: u32) {
-        if self.srqs.get(srqn).is_some_and(|srq| srq.limit_reached()) {
+        let srq = self.srqs.get(srqn);
+        if srq.is_some_and(|srq| srq.limit_reached(&self.chip, bus)) {
             self.srq_event(bus, EventType::SRQ_LIMIT, srqn);
         }
     }

@@ -9,7 +9,7 @@
 //! it is bound to, which must still be valid.
 
 use super::chip::Chip;
-use super::mpt::{AccessError, Key, KeyTable, Right};
+use super::mpt::{AccessError, Key, Right};
 use super::qp::Qp;
 use crate::machine::Bus;
 use core::fmt;
@@ -250,7 +250,7 @@ impl Chip {
         data: &mut [u8],
     ) -> Result<(), RemoteError> {
         match self.remote_region(bus, who, RemoteOp::Read, at, data.len() as u64)? {
-            Some(region) => Ok(KeyTable::fetch(&self.memory, bus, &region, at, data)?),
+            Some(region) => Ok(self.keys.fetch(&self.memory, bus, &region, at, data)?),
             None => Ok(()),
         }
     }
@@ -264,7 +264,7 @@ impl Chip {
         data: &[u8],
     ) -> Result<(), RemoteError> {
         match self.remote_region(bus, who, RemoteOp::Write, at, data.len() as u64)? {
-            Some(region) => Ok(KeyTable::store(&mut self.memory, bus, &region, at, data)?),
+            Some(region) => Ok(self.keys.store(&mut self.memory, bus, &region, at, data)?),
             None => Ok(()),
         }
     }
@@ -286,11 +286,12 @@ impl Chip {
             return Err(RemoteError::Misaligned { at });
         }
         let mut bytes = [0; 8];
-        KeyTable::fetch(&self.memory, bus, &region, at, &mut bytes)?;
+        self.keys
+            .fetch(&self.memory, bus, &region, at, &mut bytes)?;
         let value = order.value(bytes);
         let new = order.bytes(op.applied_to(value));
         if new != bytes {
-            KeyTable::store(&mut self.memory, bus, &region, at, &new)?;
+            self.keys.store(&mut self.memory, bus, &region, at, &new)?;
         }
         Ok(value)
     }

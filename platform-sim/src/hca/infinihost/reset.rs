@@ -4,6 +4,7 @@ use super::cq::Cqs;
 use super::eq::Events;
 use super::mpt::KeyTable;
 use super::qp::Qps;
+use super::record::Records;
 use super::srq::Srqs;
 use super::uar::Uar;
 use super::{InfiniHost, System, timers};
@@ -23,8 +24,9 @@ impl InfiniHost {
         self.srqs = Srqs::default();
         self.cqs = Cqs::default();
         self.events = Events::default();
-        self.uar = Uar::new(12);
+        self.uar = Uar::new(self.mode(), 12);
         self.chip.keys = KeyTable::default();
+        self.chip.records = Records::default();
         self.chip.pci.set_pin(bus, false);
         bus.cancel_timer(timers::WORK);
         bus.cancel_timer(timers::TRAP);
@@ -38,7 +40,7 @@ impl InfiniHost {
         self.delayed.clear();
         self.ports = self.ports.powered_on(&self.config);
         self.chip.catas.clear();
-        self.chip.memory.ddr.forget();
+        self.chip.memory.forget();
         bus.cancel_timer(timers::COMMAND);
     }
 

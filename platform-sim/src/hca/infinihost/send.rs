@@ -6,14 +6,14 @@
 use super::eq::Rung;
 use super::flush::Side;
 use super::qp::{Engine, Qp};
+use super::queue::Added;
 use super::work::Work;
-use super::wqe::{Position, Wqe};
+use super::wqe::Wqe;
 use super::{InfiniHost, ud};
 use crate::machine::Bus;
 use crate::transport::{Whither, depart, whither};
 use core_ib::wire::Lrh;
 use hca_abi::infinihost::cqe::{Cqe, Syndrome};
-use hca_abi::infinihost::doorbell::SendDoorbell;
 use hca_abi::infinihost::qp::QpState;
 use hca_abi::infinihost::wqe::WqeOpcode;
 
@@ -32,41 +32,38 @@ pub enum Sent {
 
 impl InfiniHost {
     /// A send doorbell through UAR page `page`.
-    pub(super) fn ring_send(
-        &mut self,
-        bus: &mut dyn Bus,
-        page: u32,
-        doorbell: &SendDoorbell,
-    ) -> Rung {
-        let qpn = doorbell.qpn;
+    pub(super) fn ring_send(&mut self, bus: &mut dyn Bus, page: u32, added: &Added) -> Rung {
+        let qpn = added.qpn();
         let Some(qp) = self.qps.get_mut(qpn) else {
             return Rung::NoSuchQueue;
         };
         if qp.context.uar_page() != page {
             return Rung::WrongPage;
         }
-        match qp.state() {
-            QpState::RTS | QpState::SQD | QpState::SQ_DRAINING => {
-                if !qp.sq.ring(doorbell) {
-                    return Rung::Full;
-                }
-                if qp.state() == QpState::RTS {
-                    self.schedule_send(qpn);
-                }
-                Rung::Done
-            }
-            QpState::ERR | QpState::SQE => {
-                let at = Position {
-                    nda: doorbell.nda,
-                    nds: doorbell.nds,
-                    opcode: WqeOpcode(doorbell.opcode),
-                    fence: doorbell.fence,
-                };
-                self.flush_doorbell(bus, qpn, Side::Send, at, 0);
-                Rung::Done
-            }
-            _ => Rung::State,
+        let state = qp.state();
+        if matches!(state, QpState::RST | QpState::INIT | QpState::RTR) {
+            return Rung::State;
         }
+        if let Added::Counted(doorbell) = added
+            && doorbell.counter != qp.sq.posted()
+        {
+            let posted = qp.sq.posted();
+            bus.report(format_args!(
+                "QP {qpn:#x}: {doorbell:?} after {posted} entries"
+            ));
+        }
+        if !qp.sq.ring(added) {
+            return Rung::Full;
+        }
+        match state {
+            QpState::RTS => self.schedule_send(qpn),
+            QpState::ERR | QpState::SQE => {
+                let flushed = qp.sq.flush();
+                self.flushed(bus, qpn, Side::Send, &flushed);
+            }
+            _ => {}
+        }
+        Rung::Done
     }
 
     /// Carries out one request of QP `qpn`, and puts the queue on the list again if there are more.

@@ -121,6 +121,16 @@ fn init(to: &mut QpContext, from: &QpContext) {
         .set_receive_cqn(from.receive_cqn())
         .set_has_srq(from.has_srq())
         .set_srqn(from.srqn())
+        .set_log_rq_size(from.log_rq_size())
+        .set_log_rq_stride(from.log_rq_stride())
+        .set_log_sq_size(from.log_sq_size())
+        .set_log_sq_stride(from.log_sq_stride())
+        .set_reserved_lkey(from.reserved_lkey())
+        .set_fast_register(from.fast_register())
+        .set_sq_address(from.sq_address())
+        .set_sq_record(from.sq_record())
+        .set_rq_address(from.rq_address())
+        .set_rq_record(from.rq_record())
         .set_q_key(from.q_key())
         .set_swe(from.swe())
         .set_ack_request_frequency(from.ack_request_frequency())
@@ -238,7 +248,8 @@ fn optional(to: &mut QpContext, from: &QpContext, mask: u32) {
         to.set_retry_count(from.retry_count());
     }
     if has(opt::SCHED_QUEUE) {
-        to.set_sched_queue(from.sched_queue());
+        to.set_sched_queue(from.sched_queue())
+            .set_m_sched_queue(from.m_sched_queue());
     }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! A page says what is rung and does not act on it.
 
+use super::variant::Mode;
 use core::fmt;
-use hca_abi::infinihost::doorbell::{CqDoorbell, EqDoorbell, ReceiveDoorbell, SendDoorbell};
+use hca_abi::infinihost::doorbell::{
+    CqDoorbell, EqDoorbell, MCqDoorbell, MSendDoorbell, ReceiveDoorbell, SendDoorbell,
+};
 use std::collections::BTreeMap;
 
 /// A doorbell register of a page.
@@ -34,14 +37,33 @@ impl Register {
 /// What was rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// WQEs were linked into a send queue.
+    /// T: WQEs were linked into a send queue.
     Send(SendDoorbell),
-    /// WQEs were linked into a receive queue or SRQ.
+    /// M: so many WQEs were added to a send queue.
+    SendM(MSendDoorbell),
+    /// T: WQEs were linked into a receive queue or SRQ.
     Receive(ReceiveDoorbell),
-    /// Consumption or arming of a CQ.
+    /// T: consumption or arming of a CQ.
     Cq(CqDoorbell),
-    /// Consumption or arming of an EQ.
+    /// M: arming of a CQ.
+    Arm(MCqDoorbell),
+    /// T: consumption or arming of an EQ.
     Eq(EqDoorbell),
+}
+
+impl Doorbell {
+    /// What `value` says to a register; in M-mode two of them say nothing. infinihost 2.8, 2.9.
+    fn decode(mode: Mode, register: Register, value: u64) -> Option<Self> {
+        Some(match (mode, register) {
+            (Mode::T, Register::Send) => Self::Send(SendDoorbell::decode(value)),
+            (Mode::T, Register::Receive) => Self::Receive(ReceiveDoorbell::decode(value)),
+            (Mode::T, Register::Cq) => Self::Cq(CqDoorbell::decode(value)),
+            (Mode::T, Register::Eq) => Self::Eq(EqDoorbell::decode(value)),
+            (Mode::M, Register::Send) => Self::SendM(MSendDoorbell::decode(value)),
+            (Mode::M, Register::Cq) => Self::Arm(MCqDoorbell::decode(value)),
+            (Mode::M, Register::Receive | Register::Eq) => return None,
+        })
+    }
 }
 
 /// What a store did.
@@ -97,7 +119,7 @@ pub struct UarPage {
 
 impl UarPage {
     /// A store of `bytes`, as they lie on the bus, at `offset` within the page.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<Effect, UarError> {
+    pub fn write(&mut self, mode: Mode, offset: u64, bytes: &[u8]) -> Result<Effect, UarError> {
         let Some(register) = Register::at(offset) else {
             return Ok(Effect::Unmodelled);
         };
@@ -118,12 +140,8 @@ impl UarPage {
             }
         };
         let value = u64::from(u32::from_be_bytes(high)) << 32 | u64::from(u32::from_be_bytes(low));
-        Ok(Effect::Rung(match register {
-            Register::Send => Doorbell::Send(SendDoorbell::decode(value)),
-            Register::Receive => Doorbell::Receive(ReceiveDoorbell::decode(value)),
-            Register::Cq => Doorbell::Cq(CqDoorbell::decode(value)),
-            Register::Eq => Doorbell::Eq(EqDoorbell::decode(value)),
-        }))
+        let doorbell = Doorbell::decode(mode, register, value);
+        Ok(doorbell.map_or(Effect::Unmodelled, Effect::Rung))
     }
 
     fn is_idle(&self) -> bool {
@@ -134,14 +152,16 @@ impl UarPage {
 /// All pages of BAR 2. Those without a half doorbell take no room.
 #[derive(Clone, Debug)]
 pub struct Uar {
+    mode: Mode,
     page_shift: u32,
     pages: BTreeMap<u32, UarPage>,
 }
 
 impl Uar {
     /// Pages of 2^`page_shift` bytes.
-    pub const fn new(page_shift: u32) -> Self {
+    pub const fn new(mode: Mode, page_shift: u32) -> Self {
         Self {
+            mode,
             page_shift,
             pages: BTreeMap::new(),
         }
@@ -152,7 +172,7 @@ impl Uar {
         let number = offset.checked_shr(self.page_shift).unwrap_or(0) as u32;
         let within = offset - (u64::from(number) << self.page_shift);
         let page = self.pages.entry(number).or_default();
-        let effect = page.write(within, bytes);
+        let effect = page.write(self.mode, within, bytes);
         if page.is_idle() {
             self.pages.remove(&number);
         }
@@ -163,7 +183,7 @@ impl Uar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hca_abi::infinihost::doorbell::CqCommand;
+    use hca_abi::infinihost::doorbell::{CqCommand, MArm};
     use proptest::prelude::*;
 
     /// infinihost 13.2: opcode 0x0a, 48 bytes at 0x1040, QP 0x404.
@@ -182,12 +202,12 @@ mod tests {
     #[test]
     fn a_doorbell_is_one_store_or_two_halves_in_order() {
         let mut page = UarPage::default();
-        assert_eq!(page.write(0x10, &SEND), Ok(sent()));
-        assert_eq!(page.write(0x10, &SEND[..4]), Ok(Effect::FirstHalf));
-        assert_eq!(page.write(0x14, &SEND[4..]), Ok(sent()));
+        assert_eq!(page.write(Mode::T, 0x10, &SEND), Ok(sent()));
+        assert_eq!(page.write(Mode::T, 0x10, &SEND[..4]), Ok(Effect::FirstHalf));
+        assert_eq!(page.write(Mode::T, 0x14, &SEND[4..]), Ok(sent()));
         let register = Register::Send;
         assert_eq!(
-            page.write(0x14, &SEND[4..]),
+            page.write(Mode::T, 0x14, &SEND[4..]),
             Err(UarError::HalfDoorbell { register })
         );
     }
@@ -195,7 +215,9 @@ mod tests {
     #[test]
     fn a_16_bit_store_to_a_doorbell_is_refused_by_name() {
         let (register, width) = (Register::Cq, 2);
-        let error = UarPage::default().write(0x20, &[0, 1]).unwrap_err();
+        let error = UarPage::default()
+            .write(Mode::T, 0x20, &[0, 1])
+            .unwrap_err();
         assert_eq!(error, UarError::Width { register, width });
         assert_eq!(
             error.to_string(),
@@ -205,7 +227,7 @@ mod tests {
 
     #[test]
     fn halves_of_different_pages_and_doorbells_do_not_mix() {
-        let mut uar = Uar::new(12);
+        let mut uar = Uar::new(Mode::T, 12);
         assert_eq!(uar.write(0x1010, &SEND[..4]), (1, Ok(Effect::FirstHalf)));
         assert_eq!(
             uar.write(0x3020, &[2, 0, 0, 0x85]),
@@ -229,13 +251,43 @@ mod tests {
         assert!(uar.pages.is_empty());
     }
 
+    #[test]
+    fn in_m_mode_the_same_registers_take_other_doorbells_and_two_take_none() {
+        // infinihost 13.2: one WQE, 5 posted before; arm CQ 0x85 for any, sequence 1, consumer 7.
+        let mut page = UarPage::default();
+        let send = MSendDoorbell {
+            count: 1,
+            counter: 5,
+            fence: false,
+            opcode: 0x0a,
+            qpn: 0x404,
+            nds: 3,
+        };
+        let bytes = [1, 0, 5, 0x0a, 0, 4, 4, 3];
+        let rung = Ok(Effect::Rung(Doorbell::SendM(send)));
+        assert_eq!(page.write(Mode::M, 0x10, &bytes), rung);
+        let arm = MCqDoorbell {
+            sequence: 1,
+            arm: MArm::ANY,
+            cqn: 0x85,
+            counter: 7,
+        };
+        let bytes = [0x12, 0, 0, 0x85, 0, 0, 0, 7];
+        let rung = Ok(Effect::Rung(Doorbell::Arm(arm)));
+        assert_eq!(page.write(Mode::M, 0x20, &bytes), rung);
+        for register in [0x18, 0x28] {
+            let ignored = Ok(Effect::Unmodelled);
+            assert_eq!(page.write(Mode::M, register, &bytes), ignored);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_store_to_any_place_upsets_the_pages(
             stores in prop::collection::vec((0..0x80_0000_u64, prop::collection::vec(any::<u8>(), 0..65)), 0..20),
-            shift in 12..16_u32, near: bool,
+            shift in 12..16_u32, near: bool, mode in prop::sample::select(vec![Mode::T, Mode::M]),
         ) {
-            let mut uar = Uar::new(shift);
+            let mut uar = Uar::new(mode, shift);
             for (offset, bytes) in stores {
                 let offset = if near { offset & 0x303c } else { offset };
                 let (page, _) = uar.write(offset, &bytes);

@@ -4,6 +4,7 @@ use super::InfiniHost;
 use super::cmd::LOG_GIDS;
 use super::mpt::Key;
 use super::send::Sent;
+use super::variant::Mode;
 use super::wqe::Wqe;
 use crate::machine::Bus;
 use crate::transport::{
@@ -46,7 +47,27 @@ fn route(av: &Av) -> (u8, AddressVector) {
 }
 
 impl InfiniHost {
-    /// Reads the address vector that a datagram names, from host memory or attached memory.
+    /// The address vector of a datagram: in M-mode part of it, in T-mode somewhere in host memory or attached memory.
+    fn address_vector(
+        &self,
+        bus: &mut dyn Bus,
+        pd: u32,
+        wqe: &Wqe,
+        ud: &UdSegment,
+    ) -> Result<Av, Syndrome> {
+        let av = match self.mode() {
+            Mode::T => self.fetch_av(bus, pd, ud)?,
+            Mode::M => {
+                let av = wqe.segment(size_of::<NextSegment>());
+                av.ok_or(Syndrome::LOCAL_QP_OPERATION)?
+            }
+        };
+        if av.pd() != pd {
+            return Err(Syndrome::LOCAL_PROTECTION);
+        }
+        Ok(av)
+    }
+
     fn fetch_av(&self, bus: &mut dyn Bus, pd: u32, ud: &UdSegment) -> Result<Av, Syndrome> {
         let mut av = Av::ZERO;
         let key = Key { key: ud.lkey(), pd };
@@ -58,9 +79,6 @@ impl InfiniHost {
                     ud.av_address()
                 ));
             }
-            return Err(Syndrome::LOCAL_PROTECTION);
-        }
-        if av.pd() != pd {
             return Err(Syndrome::LOCAL_PROTECTION);
         }
         Ok(av)
@@ -91,8 +109,9 @@ impl InfiniHost {
         };
         let most = Self::max_message(qp);
         let next = wqe.next();
+        // Destination and Q_Key stand in the same place in both modes.
         let ud: UdSegment = wqe.segment(size_of::<NextSegment>()).ok_or(MALFORMED)?;
-        let av = self.fetch_av(bus, pd, &ud)?;
+        let av = self.address_vector(bus, pd, wqe, &ud)?;
         if av.static_rate() != 0 {
             self.chip.ledger.count("address vector: static rate");
         }

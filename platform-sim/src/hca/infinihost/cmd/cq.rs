@@ -2,6 +2,7 @@
 
 use super::super::cq::MAX_LOG_SIZE;
 use super::super::hcr::Command;
+use super::super::variant::Mode;
 use super::super::{InfiniHost, Params};
 use super::Done;
 use super::system::RESERVED;
@@ -31,13 +32,17 @@ impl InfiniHost {
         let params = self.params().ok_or(CmdStatus::BAD_SYS_STATE)?;
         let eqs = params.eqs();
         let eqn = |eqn: u8| u32::from(eqn) < eqs;
-        if !eqn(context.completion_eqn())
-            || !eqn(context.error_eqn())
-            || context.uar_page() >= params.uar_pages()
-        {
+        let own = match self.mode() {
+            Mode::T => eqn(context.error_eqn()),
+            Mode::M => [context.set_ci_record(), context.arm_record()]
+                .into_iter()
+                .all(|index| self.chip.records.has(index)),
+        };
+        if !eqn(context.completion_eqn()) || !own || context.uar_page() >= params.uar_pages() {
             return Err(CmdStatus::BAD_PARAM);
         }
-        self.cqs.create(cqn, context);
+        self.backed(bus, params.raw.cqc_base(), self.cqs.index(cqn), 64)?;
+        self.cqs.create(self.mode(), cqn, context);
         Ok(None)
     }
 
@@ -55,7 +60,10 @@ impl InfiniHost {
 
     pub(super) fn query_cq(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let cqn = self.cqn(command)?;
-        let context = self.cqs.query(cqn).ok_or(CmdStatus::BAD_RES_STATE)?;
+        let context = self
+            .cqs
+            .query(&self.chip, bus, cqn)
+            .ok_or(CmdStatus::BAD_RES_STATE)?;
         self.output(bus, command, &context)
     }
 
@@ -65,7 +73,7 @@ impl InfiniHost {
         if command.opcode_modifier != ResizeCqKind::Corrected as u8 {
             self.chip.ledger.count("RESIZE_CQ: legacy variant");
         }
-        self.cqs.resize(cqn, &new)?;
+        self.cqs.resize(&self.chip, bus, cqn, &new)?;
         Ok(None)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::eq::MAX_LOG_SIZE;
 use super::super::hcr::Command;
+use super::super::variant::Mode;
 use super::super::{InfiniHost, Params};
 use super::Done;
 use crate::machine::Bus;
@@ -28,8 +29,13 @@ impl InfiniHost {
         if context.log_size() == 0 || !interrupt || context.uar_page() >= pages {
             return Err(CmdStatus::BAD_PARAM);
         }
-        context.set_status(QueueStatus::OK).set_m_pd(0);
-        self.events.create(eqn, context);
+        let params = self.params().ok_or(CmdStatus::BAD_SYS_STATE)?;
+        self.backed(bus, params.raw.eqc_base(), eqn.into(), 64)?;
+        context.set_status(QueueStatus::OK);
+        if self.mode() == Mode::T {
+            context.set_m_pd(0); // counts lost events there
+        }
+        self.events.create(self.mode(), eqn, context);
         Ok(None)
     }
 

@@ -3,7 +3,7 @@
 use super::super::hcr::Command;
 use super::super::{InfiniHost, Params};
 use super::Done;
-use super::system::{LOG_RESERVED_MTTS, RESERVED_MPTS};
+use super::system::RESERVED_MPTS;
 use crate::machine::Bus;
 use hca_abi::infinihost::cmd::{CmdStatus, Hw2SwMpt};
 use hca_abi::infinihost::mpt::Mpt;
@@ -75,18 +75,15 @@ impl InfiniHost {
         self.output(bus, command, &entry)
     }
 
-    /// Translations lie between the base of their table (and what is reserved there) and the firmware's area.
+    /// Translations lie between the base of their table (and what is reserved there) and the end of where tables may be.
     fn check_mtts(&self, address: u64, count: usize) -> Result<(), CmdStatus> {
         let params = self.params().ok_or(CmdStatus::BAD_SYS_STATE)?;
-        let segment = 64_u64 << params.raw.mtt_segment_size();
-        let first = params
-            .raw
-            .mtt_base()
-            .saturating_add(segment << LOG_RESERVED_MTTS);
+        let base = params.raw.mtt_base();
+        let first = base.saturating_add(params.reserved_mtts());
         let end = address
             .checked_add(count as u64 * 8)
             .ok_or(CmdStatus::BAD_PARAM)?;
-        if !address.is_multiple_of(8) || address < first || end > self.firmware_start() {
+        if !address.is_multiple_of(8) || address < first || end > params.space.end {
             return Err(CmdStatus::BAD_PARAM);
         }
         Ok(())

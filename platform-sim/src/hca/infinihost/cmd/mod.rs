@@ -5,6 +5,7 @@
 
 mod cq;
 mod eq;
+mod icm;
 mod mcg;
 mod memory;
 mod port;
@@ -12,9 +13,10 @@ mod qp;
 mod srq;
 mod system;
 
-pub use system::{LOG_GIDS, LOG_PKEYS};
+pub use system::{LOG_GIDS, LOG_PKEYS, LOG_RESERVED_MTTS};
 
 use super::hcr::{Answer, Command};
+use super::variant::Mode;
 use super::{InfiniHost, System, timers};
 use crate::machine::Bus;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
@@ -30,13 +32,45 @@ type Handler = fn(&mut InfiniHost, &mut dyn Bus, &Command) -> Done;
 pub const LOG_MAX_COMMANDS: u8 = 4;
 
 /// Every command that the firmware knows. Any other is a bad opcode.
-fn handler(opcode: Opcode) -> Option<Handler> {
+fn handler(mode: Mode, opcode: Opcode) -> Option<Handler> {
+    let own = match mode {
+        Mode::T => of_attached_memory(opcode),
+        Mode::M => of_lent_memory(opcode),
+    };
+    own.or_else(|| common(opcode))
+}
+
+/// What T-mode firmware knows alone.
+fn of_attached_memory(opcode: Opcode) -> Option<Handler> {
     Some(match opcode {
         Opcode::SYS_EN => InfiniHost::sys_en,
         Opcode::SYS_DIS => InfiniHost::sys_dis,
+        Opcode::QUERY_DDR => InfiniHost::query_ddr,
+        _ => return None,
+    })
+}
+
+/// What M-mode firmware knows alone.
+fn of_lent_memory(opcode: Opcode) -> Option<Handler> {
+    Some(match opcode {
+        Opcode::MAP_FA => InfiniHost::map_fa,
+        Opcode::UNMAP_FA => InfiniHost::unmap_fa,
+        Opcode::RUN_FW => InfiniHost::run_fw,
+        Opcode::ENABLE_LAM => InfiniHost::enable_lam,
+        Opcode::DISABLE_LAM | Opcode::SYS_DIS => InfiniHost::disable_lam,
+        Opcode::SET_ICM_SIZE => InfiniHost::set_icm_size,
+        Opcode::MAP_ICM_AUX => InfiniHost::map_icm_aux,
+        Opcode::UNMAP_ICM_AUX => InfiniHost::unmap_icm_aux,
+        Opcode::MAP_ICM => InfiniHost::map_icm,
+        Opcode::UNMAP_ICM => InfiniHost::unmap_icm,
+        _ => return None,
+    })
+}
+
+fn common(opcode: Opcode) -> Option<Handler> {
+    Some(match opcode {
         Opcode::QUERY_DEV_LIM => InfiniHost::query_dev_lim,
         Opcode::QUERY_FW => InfiniHost::query_fw,
-        Opcode::QUERY_DDR => InfiniHost::query_ddr,
         Opcode::QUERY_ADAPTER => InfiniHost::query_adapter,
         Opcode::INIT_HCA => InfiniHost::init_hca,
         Opcode::CLOSE_HCA => InfiniHost::close_hca,
@@ -84,21 +118,68 @@ fn handler(opcode: Opcode) -> Option<Handler> {
     })
 }
 
+/// What may be asked after power-on, and what once firmware runs. infinihost 3.6.
+type States = [&'static [Opcode]; 2];
+
+const STATES_T: States = [
+    &[Opcode::SYS_EN, Opcode::QUERY_FW],
+    &[
+        Opcode::QUERY_FW,
+        Opcode::QUERY_DDR,
+        Opcode::QUERY_DEV_LIM,
+        Opcode::QUERY_ADAPTER,
+        Opcode::INIT_HCA,
+        Opcode::SYS_DIS,
+    ],
+];
+
+const STATES_M: States = [
+    &[
+        Opcode::QUERY_FW,
+        Opcode::ENABLE_LAM,
+        Opcode::DISABLE_LAM,
+        Opcode::SYS_DIS,
+        Opcode::MAP_FA,
+        Opcode::RUN_FW,
+        Opcode::UNMAP_FA,
+    ],
+    &[
+        Opcode::QUERY_FW,
+        Opcode::ENABLE_LAM,
+        Opcode::DISABLE_LAM,
+        Opcode::SYS_DIS,
+        Opcode::MAP_FA,
+        Opcode::RUN_FW,
+        Opcode::UNMAP_FA,
+        Opcode::QUERY_DEV_LIM,
+        Opcode::QUERY_ADAPTER,
+        Opcode::SET_ICM_SIZE,
+        Opcode::MAP_ICM_AUX,
+        Opcode::UNMAP_ICM_AUX,
+        Opcode::MAP_ICM,
+        Opcode::UNMAP_ICM,
+        Opcode::INIT_HCA,
+    ],
+];
+
 impl InfiniHost {
     /// Does the state of the system allow it? infinihost 3.6.
     fn is_allowed(&self, opcode: Opcode) -> bool {
+        let [power_on, enabled] = match self.mode() {
+            Mode::T => STATES_T,
+            Mode::M => STATES_M,
+        };
         match self.system {
-            System::PowerOn => matches!(opcode, Opcode::SYS_EN | Opcode::QUERY_FW),
-            System::Enabled => matches!(
+            System::PowerOn => power_on.contains(&opcode),
+            System::Enabled => enabled.contains(&opcode),
+            System::Running(_) => !matches!(
                 opcode,
-                Opcode::QUERY_FW
-                    | Opcode::QUERY_DDR
-                    | Opcode::QUERY_DEV_LIM
-                    | Opcode::QUERY_ADAPTER
+                Opcode::SYS_EN
+                    | Opcode::RUN_FW
+                    | Opcode::MAP_FA
                     | Opcode::INIT_HCA
-                    | Opcode::SYS_DIS
+                    | Opcode::SET_ICM_SIZE
             ),
-            System::Running(_) => !matches!(opcode, Opcode::SYS_EN | Opcode::INIT_HCA),
         }
     }
 
@@ -167,7 +248,7 @@ impl InfiniHost {
 
     fn execute(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let opcode = command.opcode;
-        let Some(handler) = handler(opcode) else {
+        let Some(handler) = handler(self.mode(), opcode) else {
             self.chip.ledger.count(format!("command {opcode:?}"));
             return Err(CmdStatus::BAD_OP);
         };
@@ -219,6 +300,20 @@ impl InfiniHost {
                 Err(CmdStatus::BAD_PARAM)
             }
         }
+    }
+
+    /// There is memory for context `index`, of `len` bytes, of the table at `base`: in M-mode software has to lend it
+    /// before it hands the context over, and firmware that finds none fails. Contexts are kept in the model, so
+    /// nothing is written there.
+    fn backed(&self, bus: &mut dyn Bus, base: u64, index: u32, len: u64) -> Result<(), CmdStatus> {
+        let at = base.wrapping_add(u64::from(index) * len);
+        if self.chip.memory.table_has(at, len) {
+            return Ok(());
+        }
+        bus.report(format_args!(
+            "no page is mapped at ICM address {at:#x}, where context {index:#x} is"
+        ));
+        Err(CmdStatus::INTERNAL_ERR)
     }
 
     /// An index among `count` things, of which the first `reserved` are the firmware's.

@@ -2,7 +2,9 @@
 
 use super::super::hcr::Command;
 use super::super::qp::{Engine, Qp};
+use super::super::queue::MAX_LOG_QUEUE;
 use super::super::transition::Transition;
+use super::super::variant::Mode;
 use super::super::{InfiniHost, Params};
 use super::Done;
 use super::system::{LOG_PKEYS, RESERVED};
@@ -35,14 +37,16 @@ impl InfiniHost {
                 return Err(CmdStatus::BAD_QPEE_STATE);
             }
             self.check_new(&input.context)?;
+            self.check_backed(bus, qpn)?;
             let mut context = QpContext::ZERO;
             row.apply(&mut context, &input.context, mask);
             context.set_local_qpn(qpn);
-            if Qp::new(context).engine == Engine::Unserved {
+            let qp = Qp::new(self.mode(), context);
+            if qp.engine == Engine::Unserved {
                 let service = context.service();
                 self.chip.ledger.count(format!("QP of service {service:?}"));
             }
-            self.qps.insert(Qp::new(context));
+            self.qps.insert(qp);
         } else {
             let qp = self.qps.get_mut(qpn).ok_or(CmdStatus::BAD_QPEE_STATE)?;
             if qp.state() != row.from {
@@ -81,6 +85,19 @@ impl InfiniHost {
             return Err(CmdStatus::BAD_PARAM);
         }
         self.check_path(context)?;
+        if self.mode() == Mode::M {
+            let sizes = [context.log_sq_size(), context.log_rq_size()];
+            if sizes.into_iter().any(|log| log > MAX_LOG_QUEUE) {
+                return Err(CmdStatus::EXCEED_LIM);
+            }
+            let records = [context.sq_record(), context.rq_record()];
+            if !records
+                .into_iter()
+                .all(|index| self.chip.records.has(index))
+            {
+                return Err(CmdStatus::BAD_PARAM);
+            }
+        }
         let has_cqs =
             self.cqs.contains(context.send_cqn()) && self.cqs.contains(context.receive_cqn());
         let has_srq = !context.has_srq() || self.srqs.contains(context.srqn());
@@ -89,6 +106,14 @@ impl InfiniHost {
         } else {
             Err(CmdStatus::BAD_RESOURCE)
         }
+    }
+
+    /// There is memory for both parts of a context.
+    fn check_backed(&self, bus: &mut dyn Bus, qpn: u32) -> Result<(), CmdStatus> {
+        let params = self.params().ok_or(CmdStatus::BAD_SYS_STATE)?;
+        let index = self.qps.index(qpn);
+        self.backed(bus, params.raw.qpc_base(), index, 256)?;
+        self.backed(bus, params.raw.eqpc_base(), index, 32)
     }
 
     fn check_path(&self, context: &QpContext) -> Result<(), CmdStatus> {
@@ -107,7 +132,7 @@ impl InfiniHost {
         if !self.qps.is_taken(qpn) {
             let mut context = QpContext::ZERO;
             context.set_local_qpn(qpn).set_state(QpState::ERR);
-            self.qps.insert(Qp::new(context));
+            self.qps.insert(Qp::new(self.mode(), context));
         }
         self.stop_qp(bus, qpn);
         Ok(None)

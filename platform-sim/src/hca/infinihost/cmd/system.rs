@@ -1,22 +1,26 @@
 //! SYS_EN, SYS_DIS, the queries of what the card is, INIT_HCA, CLOSE_HCA. infinihost 3.7, 3.8, 10.2.
 
-use super::super::config::{FIRMWARE_AREA, LOG_UAR_MB, REVISION};
+use super::super::config::{FIRMWARE_AREA, LOG_UAR_MB};
 use super::super::cq::Cqs;
 use super::super::eq::{INTA_PIN, MAX_LOG_SIZE};
 use super::super::hcr::Command;
+use super::super::icm::FIRMWARE_PAGES;
 use super::super::mpt::KeyTable;
 use super::super::params::Params;
 use super::super::qp::Qps;
-use super::super::regs::{CATAS, CATAS_DWORDS};
+use super::super::queue::MAX_LOG_QUEUE;
+use super::super::record::Records;
+use super::super::regs::{CATAS, CATAS_DWORDS, EQ_ARM, EQ_SET_CI};
 use super::super::uar::Uar;
-use super::super::{InfiniHost, System};
+use super::super::variant::Mode;
+use super::super::{InfiniHost, System, icm};
 use super::{Done, LOG_MAX_COMMANDS};
 use crate::machine::Bus;
 use hca_abi::infinihost::cmd::{CmdStatus, SysEn};
 use hca_abi::infinihost::dev_lim::{DevLim, features};
 use hca_abi::infinihost::fw::{AdapterInfo, DdrInfo, FwInfo};
 use hca_abi::infinihost::init_hca::InitHca;
-use hca_abi::infinihost::pci;
+use hca_abi::infinihost::{pci, regs};
 
 /// Where attached memory lies that the host cannot see.
 const HIDDEN_DDR: u64 = 0xffff_0000_0000_0000;
@@ -36,6 +40,10 @@ pub const LOG_GIDS: u8 = 5;
 pub const LOG_PKEYS: u8 = 6;
 /// MTU code of 2048 bytes.
 pub const MAX_MTU: u8 = 4;
+/// Entries of a list of data.
+const MAX_SG: u8 = 60;
+/// Bytes of a work queue entry.
+const MAX_DESCRIPTOR: u16 = 1008;
 /// Data lanes.
 pub const MAX_VLS: u8 = 4;
 
@@ -75,10 +83,18 @@ impl InfiniHost {
             .set_subminor(version.sub_minor)
             .set_command_revision(1)
             .set_log_max_commands(LOG_MAX_COMMANDS)
-            .set_fw_start(self.firmware_start())
-            .set_fw_end(self.chip.memory.end().saturating_sub(1))
             .set_error_buffer(bar0 + CATAS)
             .set_error_buffer_dwords(CATAS_DWORDS as u32);
+        match self.mode() {
+            Mode::T => info
+                .set_fw_start(self.firmware_start())
+                .set_fw_end(self.chip.memory.end().saturating_sub(1)),
+            Mode::M => info
+                .set_fw_pages(FIRMWARE_PAGES)
+                .set_clr_int(bar0 + regs::CLR_INT as u64)
+                .set_eq_arm(bar0 + EQ_ARM)
+                .set_eq_set_ci(bar0 + EQ_SET_CI),
+        };
         self.output(bus, command, &info)
     }
 
@@ -99,10 +115,11 @@ impl InfiniHost {
         for (to, from) in board_id.iter_mut().zip(self.config.board_id.bytes()) {
             *to = from;
         }
+        let facts = self.config.variant.facts();
         let mut info = AdapterInfo::ZERO;
         info.set_vendor_id(u32::from(pci::VENDOR_MELLANOX))
-            .set_device_id(u32::from(pci::DeviceId::TAVOR.0))
-            .set_revision_id(u32::from(REVISION))
+            .set_device_id(u32::from(facts.device.0))
+            .set_revision_id(u32::from(facts.revision))
             .set_inta_pin(INTA_PIN)
             .set_board_id(board_id);
         self.output(bus, command, &info)
@@ -112,8 +129,6 @@ impl InfiniHost {
     pub(super) fn query_dev_lim(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let mut limits = DevLim::ZERO;
         limits
-            .set_log_max_srq_size(16)
-            .set_log_max_qp_size(16)
             .set_log_reserved_qps(LOG_RESERVED)
             .set_log_max_qps(24)
             .set_log_reserved_srqs(LOG_RESERVED)
@@ -126,8 +141,7 @@ impl InfiniHost {
             .set_log_max_eqs(6)
             .set_log_reserved_mtts(LOG_RESERVED_MTTS)
             .set_log_reserved_mrws(LOG_RESERVED_MPTS)
-            .set_log_max_mtts(24)
-            .set_log_max_avs(20);
+            .set_log_max_mtts(24);
         limits
             .set_log_max_ra_requester(7)
             .set_log_max_ra_responder(4)
@@ -144,8 +158,8 @@ impl InfiniHost {
             .set_reserved_uars(1)
             .set_log_uar_megabytes(LOG_UAR_MB)
             .set_log_page_size(12)
-            .set_max_sg(60)
-            .set_max_descriptor(1008);
+            .set_max_sg(MAX_SG)
+            .set_max_descriptor(MAX_DESCRIPTOR);
         limits
             .set_log_max_qps_per_group(8)
             .set_log_max_groups(13)
@@ -159,13 +173,31 @@ impl InfiniHost {
             .set_cqc_size(64)
             .set_srqc_size(32)
             .set_uar_scratch_size(32);
+        match self.mode() {
+            Mode::T => limits
+                .set_log_max_srq_size(16)
+                .set_log_max_qp_size(16)
+                .set_log_max_avs(20),
+            Mode::M => limits
+                .set_log_max_srq_size(MAX_LOG_QUEUE)
+                .set_log_max_qp_size(MAX_LOG_QUEUE)
+                .set_log_reserved_rdbs(4)
+                .set_max_sg_rq(MAX_SG)
+                .set_max_descriptor_rq(MAX_DESCRIPTOR)
+                .set_mtt_size(8)
+                .set_mpt_size(64)
+                .set_max_icm(icm::MAX),
+        };
         self.output(bus, command, &limits)
     }
 
     pub(super) fn init_hca(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let raw: InitHca = self.input(bus, command)?;
-        let firmware = self.firmware_start();
-        let params = Params::new(raw, &self.chip.memory, firmware)?;
+        let space = match self.mode() {
+            Mode::T => self.chip.memory.base()..self.firmware_start(),
+            Mode::M => 0..icm::MAX,
+        };
+        let params = Params::new(self.mode(), raw, space)?;
         if let Some((one, other)) = params.overlap() {
             bus.report(format_args!("INIT_HCA: tables {one} and {other} overlap"));
         }
@@ -183,10 +215,28 @@ impl InfiniHost {
                 .ledger
                 .count("INIT_HCA: UD address vector enforcement");
         }
-        self.chip.keys = KeyTable::new(raw.mpt_base(), params.mpts());
+        if raw.checksum() || raw.send_pseudo_header() || raw.receive_pseudo_header() {
+            self.chip.ledger.count("INIT_HCA: checksum offload");
+        }
+        if let Some(icm) = self.chip.memory.icm()
+            && icm.aux.pages() < icm::AUX_PAGES
+        {
+            let pages = icm.aux.pages();
+            bus.report(format_args!(
+                "INIT_HCA: {pages} pages of auxiliary memory are mapped, {} were asked for",
+                icm::AUX_PAGES
+            ));
+        }
+        self.chip.keys = match self.mode() {
+            Mode::T => KeyTable::new(raw.mpt_base(), params.mpts()),
+            Mode::M => KeyTable::rotated(raw.mpt_base(), params.mpts(), raw.mtt_base()),
+        };
         self.cqs = Cqs::new(params.cqs());
         self.qps = Qps::new(params.qps());
-        self.uar = Uar::new(params.page_shift);
+        if self.mode() == Mode::M {
+            self.chip.records = Records::new(raw.uarc_base(), params.uarc_len());
+        }
+        self.uar = Uar::new(self.mode(), params.page_shift);
         self.system = System::Running(Box::new(params));
         Ok(None)
     }
