@@ -78,6 +78,10 @@ pub(crate) struct State {
     pub(crate) urgent: Option<Op>,
     /// When the multicast tables are to be computed anew.
     pub(crate) multicast_at: Instant,
+    /// Parts of multicast tables are still to be written that no list names: the sweep at hand will.
+    pub(crate) mft_dropped: bool,
+    /// How many of the joins that wait are in the trees that were last made.
+    pub(crate) joins_made: usize,
     /// When the first service lease runs out.
     pub(crate) lease_at: Instant,
     /// No report to a subscriber is due before.
@@ -145,6 +149,8 @@ impl State {
             next_timeout: Instant::NEVER,
             urgent: None,
             multicast_at: Instant::NEVER,
+            mft_dropped: false,
+            joins_made: 0,
             lease_at: Instant::NEVER,
             report_at: Instant::NEVER,
             transfer_at: Instant::NEVER,
@@ -264,6 +270,7 @@ tables! {
     transfers: Option<Transfer>, "transfers", |p| n(p.transfers), None;
     records: u32, "records", |p| n(p.transfers).saturating_mul(n(p.records)), 0;
     replies: Reply, "replies", |p| n(p.replies), Reply::NONE;
+    joins: Reply, "replies", |p| n(p.replies), Reply::NONE;
     reports: Report, "replies", |_p| 128, Report::Lost { count: 0 };
 }
 
@@ -313,6 +320,8 @@ pub(crate) struct Manager<'a> {
     /// What the transfers are of, `st.records` for each.
     pub(crate) records: &'a mut [u32],
     pub(crate) replies: Ring<'a, Reply>,
+    /// Answers to joins whose trees are not in the switches yet.
+    pub(crate) joins: Ring<'a, Reply>,
     pub(crate) reports: Ring<'a, Report>,
 }
 
@@ -322,6 +331,7 @@ pub(crate) struct Marks {
     work: Mark,
     reports: Mark,
     replies: Mark,
+    joins: Mark,
     events: Mark,
 }
 
@@ -382,6 +392,7 @@ impl<S: Store> Books<S> {
             transfers: t.transfers,
             records: t.records,
             replies: Ring::new(t.replies, &mut marks.replies),
+            joins: Ring::new(t.joins, &mut marks.joins),
             reports: Ring::new(t.reports, &mut marks.reports),
             st,
         }

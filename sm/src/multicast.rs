@@ -8,7 +8,8 @@ use crate::api::Report;
 use crate::config::Broadcast;
 use crate::manager::Manager;
 use crate::route::{FAR, Graph};
-use crate::subnet::NodeTodo;
+use crate::smp::{Op, Slot};
+use crate::subnet::{NodeTodo, Switch};
 use crate::table::{GroupId, Id, MemberId, PortId, SwitchId};
 use core_ib::wire::FlowLabel;
 use core_ib::wire::mad::{JoinState, MtuCode, TimeCode};
@@ -26,7 +27,7 @@ pub(crate) struct Mlid {
     /// Root of the tree when it was made last.
     root: u16,
     /// The tree is to be made anew.
-    dirty: bool,
+    pub(crate) dirty: bool,
 }
 
 impl Mlid {
@@ -456,6 +457,11 @@ impl Manager<'_> {
         if let Some(row) = self.mlids.get_mut(usize::from(mlid.0 & 0x3fff)) {
             row.dirty = true;
         }
+        self.trees_soon();
+    }
+
+    /// Trees are to be looked at, soon.
+    pub(crate) fn trees_soon(&mut self) {
         let soon = self.now.after(self.config.multicast_delay);
         self.st.multicast_at = self.st.multicast_at.min(soon);
     }
@@ -493,7 +499,27 @@ impl Manager<'_> {
         }
     }
 
+    /// What was last made of trees has arrived in the switches, or was given up.
+    pub(crate) fn trees_are_written(&self) -> bool {
+        let under_way = |slot: &Slot| matches!(slot.op, Some(Op::Mft(..)));
+        let waits = |id| {
+            let row: Option<&Switch> = self.switches.get(id);
+            let node = row.and_then(|row| self.nodes.get(row.node));
+            node.is_some_and(|node| node.todo.contains(NodeTodo::MFT))
+        };
+        !self.st.mft_dropped && !self.slots.iter().any(under_way) && !self.all_switches().any(waits)
+    }
+
+    /// Trees are due, and nobody waits for those before.
+    pub(crate) fn groups_at(&self) -> Instant {
+        if self.st.joins_made > 0 && !self.trees_are_written() {
+            return Instant::NEVER;
+        }
+        self.st.multicast_at
+    }
+
     fn make_trees(&mut self) {
+        self.st.joins_made = self.joins.len();
         for at in 0..self.mlids.len() {
             if let Some(row) = self.mlids.get_mut(at)
                 && core::mem::take(&mut row.dirty)

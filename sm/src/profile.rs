@@ -37,7 +37,7 @@ pub struct Profile {
     pub transfers: u32,
     /// Records in one such answer.
     pub records: u32,
-    /// Answers of one datagram that wait to be sent.
+    /// Answers of one datagram that wait to be sent; and as many again that wait for a multicast tree.
     pub replies: u32,
 }
 

@@ -160,7 +160,8 @@ impl Manager<'_> {
         }
         loop {
             let reply = self.replies.pop().and_then(|reply| reply.get());
-            let due = reply.or_else(|| self.next_retry());
+            let due = reply.or_else(|| self.next_join());
+            let due = due.or_else(|| self.next_retry());
             let due = due.or_else(|| self.next_request());
             let due = due.or_else(|| self.next_segment());
             if let Some(outgoing) = due.or_else(|| self.next_report()) {

@@ -83,7 +83,7 @@ pub(crate) enum Work {
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
-    op: Option<Op>,
+    pub(crate) op: Option<Op>,
     /// Lower half of its TransactionID.
     tid: u32,
     transaction: Transaction,
@@ -401,7 +401,10 @@ impl Manager<'_> {
         for index in 0..self.slots.len() {
             match self.slots.get_mut(index).and_then(|slot| slot.op.take()) {
                 Some(Op::Lft(node, block)) => self.lft_again(node, block),
-                Some(Op::Mft(node, part)) => self.mft_again(node, part),
+                Some(Op::Mft(node, part)) => {
+                    self.mft_again(node, part);
+                    self.st.mft_dropped = true;
+                }
                 _ => {}
             }
         }
@@ -412,6 +415,7 @@ impl Manager<'_> {
             match work {
                 Work::Node(node) => {
                     if let Some(row) = self.nodes.get_mut(node) {
+                        self.st.mft_dropped |= row.todo.contains(NodeTodo::MFT);
                         (row.queued, row.todo) = (false, NodeTodo::empty());
                     }
                 }

@@ -82,7 +82,7 @@ impl Manager<'_> {
             }
             return true;
         }
-        if self.st.role == Role::Master && self.now >= self.st.multicast_at {
+        if self.st.role == Role::Master && self.now >= self.groups_at() {
             self.write_groups();
             return true;
         }
@@ -99,7 +99,7 @@ impl Manager<'_> {
             at = at.min(self.st.sweep_at);
         }
         if self.st.role == Role::Master {
-            at = at.min(self.st.multicast_at);
+            at = at.min(self.groups_at());
         }
         at
     }
@@ -110,6 +110,7 @@ impl Manager<'_> {
             Phase::Discover => self.walked(),
             Phase::Configure => {
                 self.st.routed = true;
+                self.st.mft_dropped = false;
                 self.st.phase = Phase::Arm;
                 self.links_todo(PortState::INIT, PortTodo::ARM);
             }

@@ -44,6 +44,32 @@ fn the_broadcast_group_is_there_and_everybody_who_joins_hears_everybody() {
 }
 
 #[test]
+fn whoever_is_told_that_it_has_joined_is_heard_and_hears_from_that_instant() {
+    for topology in [tree(), build::ring(3, 2), build::line(4, 1)] {
+        let mut fabric = up(topology, Config::default());
+        let hosts = fabric.hosts();
+        for (before, &host) in hosts.iter().enumerate() {
+            let state = if before % 3 == 2 {
+                JoinState::SEND_ONLY_NON_MEMBER
+            } else {
+                FULL
+            };
+            let mlid = join(&mut fabric, host, broadcast(), state).unwrap().mlid;
+            let receivers = (0..before).filter(|at| at % 3 != 2);
+            let receivers: HashSet<usize> = receivers.map(|at| hosts[at]).collect();
+            let heard: HashSet<usize> =
+                checks::multicast(&fabric, host, mlid).into_keys().collect();
+            assert_eq!(
+                heard, receivers,
+                "host {before}, at the instant of its answer"
+            );
+            // Asked again nothing changes, and the answer comes all the same.
+            assert!(join(&mut fabric, host, broadcast(), state).is_ok());
+        }
+    }
+}
+
+#[test]
 fn a_group_lives_as_long_as_a_full_member() {
     let mut fabric = up(build::star(5), Config::default());
     let hosts = fabric.hosts();

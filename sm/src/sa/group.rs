@@ -60,7 +60,15 @@ impl Manager<'_> {
         let mut answer = show(row);
         (answer.port_gid, answer.join_state) = (record.port_gid, state);
         answer.proxy_join = proxy;
-        Ok(Answer::One(RecordBytes::of(&answer)))
+        let record = RecordBytes::of(&answer);
+        // Whoever is told that it has joined sends at once: the switches must know it by then.
+        let mlid = usize::from(row.mlid.0 & 0x3fff);
+        let remade = self.mlids.get(mlid).is_some_and(|row| row.dirty);
+        Ok(if remade || !self.trees_are_written() {
+            Answer::Joined(record)
+        } else {
+            Answer::One(record)
+        })
     }
 
     /// The port that a request is about. It asks itself, or by another one that says so.

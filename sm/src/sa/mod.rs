@@ -78,6 +78,8 @@ impl Request<'_> {
 pub(crate) enum Answer {
     /// With this one record, or the request's own.
     One(RecordBytes),
+    /// With this one, once the trees of multicast are in the switches.
+    Joined(RecordBytes),
     /// A transfer was begun.
     Begun,
     /// Not at all.
@@ -177,8 +179,9 @@ impl Manager<'_> {
     /// Puts the answer into the queue, or begins its transfer.
     fn respond(&mut self, request: &Request<'_>, answer: Result<Answer, MadStatus>) {
         let asked = &request.header;
+        let joined = matches!(answer, Ok(Answer::Joined(_)));
         let (status, record) = match answer {
-            Ok(Answer::One(record)) => (MadStatus::OK, Some(record)),
+            Ok(Answer::One(record) | Answer::Joined(record)) => (MadStatus::OK, Some(record)),
             Ok(Answer::Begun | Answer::Nothing) => return,
             Err(status) => (status, None),
         };
@@ -202,7 +205,23 @@ impl Manager<'_> {
         for (place, byte) in mad.0.iter_mut().zip(head.iter().chain(body)) {
             *place = *byte;
         }
-        self.answer(request.received.reply(mad));
+        let outgoing = request.received.reply(mad);
+        if !joined {
+            return self.answer(outgoing);
+        }
+        self.trees_soon();
+        if !self.joins.push(Reply(Some(outgoing))) {
+            self.no_room("replies", self.joins.capacity());
+        }
+    }
+
+    /// The answer to a join whose tree is written.
+    pub(crate) fn next_join(&mut self) -> Option<Outgoing> {
+        if self.st.joins_made == 0 || !self.trees_are_written() {
+            return None;
+        }
+        self.st.joins_made -= 1;
+        self.joins.pop()?.get()
     }
 
     /// protocols 4.10.

@@ -162,7 +162,8 @@ impl Manager<'_> {
     /// Nobody waits for answers of one who is not the master.
     pub(crate) fn drop_transfers(&mut self) {
         self.transfers.iter_mut().for_each(|slot| *slot = None);
-        while self.replies.pop().is_some() {}
+        while self.replies.pop().or_else(|| self.joins.pop()).is_some() {}
+        self.st.joins_made = 0;
         self.st.transfer_at = Instant::NEVER;
     }
 }
