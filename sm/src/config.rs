@@ -164,7 +164,8 @@ pub struct Broadcast {
     pub q_key: QKey,
     /// Its MTU.
     pub mtu: Mtu,
-    /// Its rate: slower ports cannot join.
+    /// Its rate: slower ports cannot join. Adapters of the partition that are there when the group is made, at the start of
+    /// the manager, are not shut out: the group is as slow as the slowest of them.
     pub rate: Rate,
     /// Its service level.
     pub sl: Sl,

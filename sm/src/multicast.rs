@@ -9,7 +9,7 @@ use crate::config::Broadcast;
 use crate::manager::Manager;
 use crate::route::{FAR, Graph};
 use crate::smp::{Op, Slot};
-use crate::subnet::{NodeTodo, Switch};
+use crate::subnet::{NodeTodo, PortFlags, Switch};
 use crate::table::{GroupId, Id, MemberId, PortId, SwitchId};
 use core_ib::wire::FlowLabel;
 use core_ib::wire::mad::{JoinState, MtuCode, TimeCode};
@@ -177,13 +177,25 @@ impl Manager<'_> {
         }
     }
 
+    /// The slowest adapter port in a partition, if it is slower than `rate`.
+    fn slowest_in(&self, base: u16, rate: Rate) -> Rate {
+        let rows = self.all_ports().filter_map(|port| {
+            let row = self.ports.get(port)?;
+            let adapter = row.number != 0 && row.has(PortFlags::PRESENT);
+            let member = || self.config.p_key_in(row.guid, PKey(base)).is_some();
+            (adapter && member()).then_some(row.rate)
+        });
+        let slower = rows.filter(|row| row.mbps().is_some() && row.mbps() < rate.mbps());
+        slower.min_by_key(|row| row.mbps()).unwrap_or(rate)
+    }
+
     fn broadcast_group(&self, base: u16, broadcast: &Broadcast) -> Group {
         Group {
             mgid: broadcast.mgid(base),
             q_key: broadcast.q_key,
             p_key: PKey(base | 0x8000),
             mtu: broadcast.mtu.into(),
-            rate: broadcast.rate,
+            rate: self.slowest_in(base, broadcast.rate),
             packet_life_time: self.config.packet_lifetime,
             sl: broadcast.sl,
             hop_limit: if broadcast.scope == 2 { 0 } else { 0xff },

@@ -7,7 +7,7 @@ use core_ib::wire::mad::{
     ComponentMask, JoinState, MadStatus, McMemberRecord, Method, MtuCode, PathRecord, Records,
     SaHeader, Selector, SmKey,
 };
-use core_ib::{Gid, Guid, Lid, Mtu, PKey, QKey, Sl};
+use core_ib::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, Sl};
 use fabric::Fabric;
 use fabric::ask::{
     FULL, SECOND, all, ask, broadcast, gid, group, join, leave, mgid, path_query, request, table,
@@ -16,6 +16,7 @@ use fabric::ask::{
 use fabric::checks;
 use ib_sm::{Broadcast, Config, Membership, Partition};
 use platform_sim::fabric::topology::build;
+use platform_sim::machine::{LinkParameters, LinkSpeed, LinkWidth};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -67,6 +68,39 @@ fn whoever_is_told_that_it_has_joined_is_heard_and_hears_from_that_instant() {
             assert!(join(&mut fabric, host, broadcast(), state).is_ok());
         }
     }
+}
+
+#[test]
+fn a_host_on_a_single_lane_is_in_the_broadcast_group_that_it_was_there_to_see_made() {
+    let mut fabric = Fabric::managed(build::star(4), Config::default());
+    let hosts = fabric.hosts();
+    let narrow = |fabric: &mut Fabric, host: usize| {
+        let link = LinkParameters {
+            width: LinkWidth::X1,
+            speed: LinkSpeed::SDR,
+        };
+        fabric.nodes[host].link_changed(1, Some(link), &mut Vec::new());
+    };
+    narrow(&mut fabric, hosts[2]);
+    assert!(fabric.run_until(20 * SECOND, |fabric| fabric.seats[0].sm.is_serving()));
+    fabric.run_for(SECOND / 10);
+    for &host in &hosts {
+        let group = join(&mut fabric, host, broadcast(), FULL).unwrap();
+        assert_eq!(group.rate, Rate::GBPS_2_5);
+    }
+    // A group of four lanes that is there already is not slowed by one who comes later.
+    let mut fabric = up(build::star(4), Config::default());
+    assert_eq!(
+        join(&mut fabric, hosts[1], broadcast(), FULL).unwrap().rate,
+        Rate::GBPS_10
+    );
+    narrow(&mut fabric, hosts[2]);
+    fabric.sweep_now(0);
+    fabric.run_for(SECOND);
+    assert_eq!(
+        join(&mut fabric, hosts[2], broadcast(), FULL),
+        Err(MadStatus::SA_REQUEST_INVALID)
+    );
 }
 
 #[test]
