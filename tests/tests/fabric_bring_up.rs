@@ -3,7 +3,7 @@
 use core::time::Duration;
 use core_ib::wire::mad::PortState;
 use openib_sim::sim::{Settings, SimHost};
-use openib_tests::scenario::{Scenario, lids};
+use openib_tests::scenario::{Family, Scenario, lids};
 use platform_sim::fabric::topology::build::{self, FatTree};
 use platform_sim::fabric::topology::{NodeKind, PortRef, PortSpec};
 
@@ -45,6 +45,26 @@ fn no_interface_waits_for_a_second_try_at_joining() {
     });
     // The SA client asks again after three seconds.
     scenario.wait_up(Duration::from_millis(100));
+}
+
+#[test]
+fn no_neighbour_solicitation_is_lost_on_its_way_over_several_switches() {
+    for (topology, seed) in [(build::line(4, 1), 7), (build::ring(3, 1), 8)] {
+        let mut scenario = Scenario::up(topology, seed);
+        let count = scenario.len();
+        let pairs: Vec<_> = (0..count).map(|host| (host, (host + 1) % count)).collect();
+        let echoes = scenario.ping(&pairs, Family::V6, 5, Duration::from_secs(2));
+        for (pair, echoes) in pairs.iter().zip(echoes) {
+            let times = echoes.iter().map(|echo| echo.round_trip);
+            // A lost solicitation is made up for after a second.
+            let at_once = |time: Option<Duration>| time.is_some_and(|time| time.as_millis() < 500);
+            assert!(
+                times.clone().all(at_once),
+                "{pair:?}: {:?}",
+                times.collect::<Vec<_>>()
+            );
+        }
+    }
 }
 
 #[test]

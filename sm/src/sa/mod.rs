@@ -71,10 +71,6 @@ impl Request<'_> {
 }
 
 /// How a request is answered.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all answers are records, and none lives long"
-)]
 pub(crate) enum Answer {
     /// With this one record, or the request's own.
     One(RecordBytes),
