@@ -68,7 +68,6 @@ const ERROR: u32 = 1 << 5;
 
 impl Header {
     /// A command.
-    #[cfg(test)]
     pub(super) fn command_of(id: u16, command: Command, body: usize, reply: bool) -> Self {
         Self {
             id: U16::new(id),
@@ -116,7 +115,6 @@ impl Header {
     }
 
     /// What a reply says: the error number, if it is one.
-    #[cfg(test)]
     pub(super) fn error(&self) -> Option<u32> {
         (self.flags.get() & ERROR != 0).then(|| self.error.get())
     }

@@ -12,6 +12,7 @@ mod capabilities;
 mod client;
 mod connection;
 mod dma;
+mod guest;
 mod irq;
 mod message;
 mod refusal;
@@ -23,6 +24,7 @@ mod untrusted;
 mod tests;
 
 pub use client::Usage;
+pub use guest::drive_untrusted;
 pub use message::Command;
 pub use refusal::Refusal;
 pub use server::{Server, Socket};
