@@ -6,7 +6,7 @@ use super::Done;
 use super::system::RESERVED_MPTS;
 use crate::machine::Bus;
 use hca_abi::infinihost::cmd::{CmdStatus, Hw2SwMpt};
-use hca_abi::infinihost::mpt::Mpt;
+use hca_abi::infinihost::mpt::{Mpt, MptStatus};
 use hca_abi::infinihost::mtt::{Mtt, WriteMttHeader};
 use zerocopy::IntoBytes;
 
@@ -24,8 +24,14 @@ impl InfiniHost {
     pub(super) fn sw2hw_mpt(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let index = self.mpt_index(command)?;
         let mut entry: Mpt = self.input(bus, command)?;
-        if self.chip.keys.is_handed_over(index) {
-            return Err(CmdStatus::BAD_RES_STATE);
+        let (keys, memory) = (&self.chip.keys, &self.chip.memory);
+        if keys.is_handed_over(index) {
+            // One that software took back by a store, as it does with fast regions, may be handed over anew.
+            let old = keys.entry(memory, bus, index);
+            let old = old.map_err(|_| CmdStatus::INTERNAL_ERR)?;
+            if old.status() == MptStatus::HARDWARE {
+                return Err(CmdStatus::BAD_RES_STATE);
+            }
         }
         let mpts = self.params().map_or(0, Params::mpts);
         if entry.key() & mpts.wrapping_sub(1) != index {

@@ -12,6 +12,19 @@ const PAGES: [u64; 2] = [0x31_0000, 0x34_0000];
 /// Entries of the protection table of [`tables`].
 const MPTS: u32 = 1 << 10;
 
+/// An empty region, with room for translations.
+fn fast_region() -> Mpt {
+    let mut entry = all_memory();
+    entry
+        .set_physical(false)
+        .set_key(INDEX)
+        .set_length(0)
+        .set_remote_read(true)
+        .set_remote_write(true)
+        .set_mtt_address(tables().mtt_base() + 16 * 64);
+    entry
+}
+
 struct Fmr {
     /// Of its protection entry, on the bus.
     mpt: u64,
@@ -23,20 +36,12 @@ struct Fmr {
 impl Fmr {
     /// What alloc does: an empty region by SW2HW_MPT.
     fn alloc(rig: &mut Rig) -> Self {
-        let mtt = tables().mtt_base() + 16 * 64;
-        let mut entry = all_memory();
-        entry
-            .set_physical(false)
-            .set_key(INDEX)
-            .set_length(0)
-            .set_remote_read(true)
-            .set_remote_write(true)
-            .set_mtt_address(mtt);
+        let entry = fast_region();
         assert_eq!(rig.give(Opcode::SW2HW_MPT, 0, INDEX, &entry), CmdStatus::OK);
         let mpt = tables().mpt_base() + u64::from(INDEX) * 64;
         Self {
             mpt,
-            mtt,
+            mtt: entry.mtt_address(),
             key: INDEX,
         }
     }
@@ -156,6 +161,19 @@ fn an_entry_that_was_given_back_is_not_revived_by_stores() {
     assert_eq!(rig.plain(Opcode::HW2SW_MPT, INDEX), CmdStatus::OK);
     let key = fmr.map(&mut rig, &PAGES, 0x5_0000);
     assert_eq!(read(&mut rig, key, 0x5_0008), None);
+}
+
+#[test]
+fn an_entry_that_was_unmapped_can_be_handed_over_anew() {
+    // Linux frees a fast region without HW2SW_MPT.
+    let mut rig = rig();
+    let mut fmr = Fmr::alloc(&mut rig);
+    fmr.map(&mut rig, &PAGES, 0x5_0000);
+    let again = |rig: &mut Rig| rig.give(Opcode::SW2HW_MPT, 0, INDEX, &fast_region());
+    assert_eq!(again(&mut rig), CmdStatus::BAD_RES_STATE);
+    fmr.set_status(&mut rig, 0xf0);
+    assert_eq!(again(&mut rig), CmdStatus::OK);
+    assert_eq!(again(&mut rig), CmdStatus::BAD_RES_STATE);
 }
 
 #[test]
