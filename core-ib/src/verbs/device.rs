@@ -316,8 +316,15 @@ pub trait Device: Send + Sync {
     /// Ends it; when this returns the HCA does not touch the memory. `Busy` while windows are bound.
     fn dereg_mr(&self, mr: MrHandle) -> Result<(), VerbsError>;
 
-    /// A memory window, and its key.
+    /// A memory window, not bound, and its key.
     fn alloc_mw(&self, pd: PdHandle, kind: MwKind) -> Result<(MwHandle, RKey), VerbsError>;
+    /// The key of a window: of type 1, the one that the bind posted last gives it once that is carried out. After a
+    /// bind that was refused it is good for nothing until the next. Any context; never blocks.
+    fn mw_rkey(&self, _mw: MwHandle) -> Result<RKey, VerbsError> {
+        Err(VerbsError::Unsupported {
+            feature: "memory windows",
+        })
+    }
     /// Ends it; unbinds first.
     fn dealloc_mw(&self, mw: MwHandle) -> Result<(), VerbsError>;
 

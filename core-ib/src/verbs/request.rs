@@ -102,7 +102,8 @@ pub enum SendOp {
         /// What to add.
         add: u64,
     },
-    /// Bind a memory window.
+    /// Bind a memory window. A window of type 1 gets a new key, which [`Device::mw_rkey`](super::Device::mw_rkey)
+    /// tells once this is posted.
     BindMw {
         /// The window.
         mw: MwHandle,
