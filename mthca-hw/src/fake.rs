@@ -504,7 +504,7 @@ fn dev_lim() -> DevLim {
         .set_log_max_gids(5)
         .set_static_rates(0xf)
         .set_log_max_pkeys(6)
-        .set_features(0x0036_0347)
+        .set_features(0x0037_0347)
         .set_reserved_uars(1)
         .set_log_uar_megabytes(3)
         .set_log_page_size(12)

@@ -144,6 +144,9 @@ impl<P: Platform> Inner<'_, P> {
         for index in self.srqs.live() {
             let _ = self.srqs.handle_at(index).map(|srq| self.destroy_srq(srq));
         }
+        for index in self.mws.live() {
+            let _ = self.mws.handle_at(index).map(|mw| self.dealloc_mw(mw));
+        }
         for index in self.mrs.live() {
             let _ = self.mrs.handle_at(index).map(|mr| self.dereg_mr(mr));
         }
@@ -171,6 +174,7 @@ impl<P: Platform> Inner<'_, P> {
             caps.set(cap, limits.can(feature));
         }
         caps.set(DeviceCaps::SRQ, limits.has_srq && self.plan.srq.count > 0);
+        caps.set(DeviceCaps::MEMORY_WINDOWS, self.has_windows());
         caps
     }
 
@@ -212,7 +216,7 @@ impl<P: Platform> Inner<'_, P> {
             page_sizes: ((1 << 32) - 1) << 12,
             max_pd: profile.pds,
             max_ah: profile.ahs,
-            max_mw: 0,
+            max_mw: if self.has_windows() { profile.mws } else { 0 },
             max_fmr: 0,
             max_dest_rd_atomic: self.max_dest_rd_atomic(),
             max_rd_atomic: self.max_rd_atomic(),
@@ -275,9 +279,6 @@ impl<P: Platform> Inner<'_, P> {
 
 const NO_USER: VerbsError = VerbsError::Unsupported {
     feature: "user contexts",
-};
-const NO_WINDOW: VerbsError = VerbsError::Unsupported {
-    feature: "memory windows",
 };
 const NO_FMR: VerbsError = VerbsError::Unsupported {
     feature: "fast memory regions",
@@ -398,11 +399,14 @@ impl<P: Platform> Device for Hca<'_, P> {
         self.core.dereg_mr(mr)
     }
 
-    fn alloc_mw(&self, _: PdHandle, _: MwKind) -> Result<(MwHandle, RKey), VerbsError> {
-        Err(NO_WINDOW)
+    fn alloc_mw(&self, pd: PdHandle, kind: MwKind) -> Result<(MwHandle, RKey), VerbsError> {
+        self.core.alloc_mw(pd, kind)
     }
-    fn dealloc_mw(&self, _: MwHandle) -> Result<(), VerbsError> {
-        Err(NO_WINDOW)
+    fn mw_rkey(&self, mw: MwHandle) -> Result<RKey, VerbsError> {
+        self.core.mw_rkey(mw)
+    }
+    fn dealloc_mw(&self, mw: MwHandle) -> Result<(), VerbsError> {
+        self.core.dealloc_mw(mw)
     }
 
     fn alloc_fmr(&self, _: PdHandle, _: &FmrInit) -> Result<FmrHandle, VerbsError> {

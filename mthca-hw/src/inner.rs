@@ -18,6 +18,7 @@ use crate::limits::Limits;
 use crate::mcg::Groups;
 use crate::mr::{Mr, MrPlace};
 use crate::mtt::MttTable;
+use crate::mw::Mw;
 use crate::pd::Pd;
 use crate::plan::Plan;
 use crate::port::Port;
@@ -83,6 +84,8 @@ pub(crate) struct Inner<'p, P: Platform> {
     pub srq_places: Table<'p, SrqPlace<'p, P>, P>,
     pub mrs: Objects<'p, Mr, P>,
     pub mr_places: Table<'p, MrPlace<P>, P>,
+    pub mws: Objects<'p, Mw, P>,
+    pub mw_gate: Gate<(), P::RawGate>,
     pub groups: Gate<Groups<'p, P>, P::RawGate>,
     pub ports: [Port<'p, P>; 2],
     /// The node description that the owner set.

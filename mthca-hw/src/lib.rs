@@ -43,6 +43,7 @@ mod mad;
 mod mcg;
 mod mr;
 mod mtt;
+mod mw;
 mod open;
 mod pd;
 mod plan;

@@ -7,7 +7,7 @@ use crate::cmd::table::{Hw2SwMptEntry, Sw2HwMptEntry};
 use crate::extents::Extent;
 use crate::inner::Inner;
 use crate::let_go::Released;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core_ib::platform::{DmaBuf, Gate, Platform};
 use core_ib::verbs::{Access, Mr as Keys, MrHandle, MrInit, Object, PdHandle, VerbsError, kind};
 use core_ib::{LKey, RKey};
@@ -20,9 +20,33 @@ const MIN_SHIFT: u8 = 12;
 /// Logarithm of the largest page: five bits in the entry.
 const MAX_SHIFT: u8 = MIN_SHIFT + 31;
 
-/// A consumer's region: its handle. What there is to know is in its place.
+/// A consumer's region: its handle, and its key for the data path. What else there is to know is in its place.
 #[derive(Debug)]
-pub(crate) struct Mr;
+pub(crate) struct Mr {
+    /// The key; above it 1 while the HCA knows the region.
+    key: AtomicU64,
+}
+
+impl Mr {
+    const KNOWN: u64 = 1 << 32;
+
+    const fn known_by(key: u32) -> Self {
+        Self {
+            key: AtomicU64::new(Self::KNOWN | key as u64),
+        }
+    }
+
+    fn publish(&self, key: Option<u32>) {
+        let word = key.map_or(0, |key| Self::KNOWN | u64::from(key));
+        self.key.store(word, Ordering::Release);
+    }
+
+    /// Its key, while the HCA knows it. Any context.
+    pub fn key(&self) -> Option<u32> {
+        let word = self.key.load(Ordering::Acquire);
+        (word & Self::KNOWN != 0).then_some(word as u32)
+    }
+}
 
 impl Object for Mr {
     type Kind = kind::Mr;
@@ -116,12 +140,18 @@ fn pages(pieces: &[(u64, u64)], shift: u8) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl<P: Platform> Inner<'_, P> {
-    /// Makes MPT entry `index` valid and returns its key. On error the HCA knows nothing of it, or has ended.
-    pub fn begin_region(&self, index: u32, mut entry: Mpt) -> Result<u32, VerbsError> {
+    /// The next key of MPT entry `index`: below its number, above it a life number, so that no key comes back soon.
+    /// Any context; never blocks.
+    pub fn next_key(&self, index: u32) -> u32 {
         let place = index.wrapping_sub(self.plan.mpt.first) as usize;
         let tag = self.mpt_tags.get(place);
         let tag = tag.map_or(0, |tag| tag.fetch_add(1, Ordering::Relaxed));
-        let key = index | tag.unbounded_shl(u32::from(self.plan.mpt.log_size));
+        index | tag.unbounded_shl(u32::from(self.plan.mpt.log_size))
+    }
+
+    /// Makes MPT entry `index` valid and returns its key. On error the HCA knows nothing of it, or has ended.
+    pub fn begin_region(&self, index: u32, mut entry: Mpt) -> Result<u32, VerbsError> {
+        let key = self.next_key(index);
         entry
             .set_status(MptStatus::SOFTWARE)
             .set_mio(true)
@@ -194,6 +224,11 @@ impl<P: Platform> Inner<'_, P> {
         released
     }
 
+    /// The HCA has atomics.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.limits.can(features::ATOMICS)
+    }
+
     fn check_access(&self, access: Access) -> Result<(), VerbsError> {
         let unsupported = |feature| Err(VerbsError::Unsupported { feature });
         let bits = u64::from(access.bits());
@@ -205,10 +240,10 @@ impl<P: Platform> Inner<'_, P> {
         if !Access::all().contains(access) || !access.is_consistent() {
             return Err(invalid);
         }
-        if access.contains(Access::REMOTE_ATOMIC) && !self.limits.can(features::ATOMICS) {
+        if access.contains(Access::REMOTE_ATOMIC) && !self.has_atomics() {
             return unsupported("remote atomics");
         }
-        if access.contains(Access::MW_BIND) {
+        if access.contains(Access::MW_BIND) && !self.has_windows() {
             return unsupported("memory windows");
         }
         if access.contains(Access::ZERO_BASED) {
@@ -277,7 +312,10 @@ impl<P: Platform> Inner<'_, P> {
                 valid: false,
             };
             match self.validate(index, region) {
-                Ok(keys) => Ok(keys.of(vacant.fill(Mr), region.access)),
+                Ok(keys) => {
+                    let mr = vacant.fill(Mr::known_by(keys.0));
+                    Ok(keys.of(mr, region.access))
+                }
                 Err(error) => {
                     self.mtt.give(room);
                     *region = Region::default();
@@ -321,6 +359,7 @@ impl<P: Platform> Inner<'_, P> {
             },
         }
         region.valid = false;
+        self.mrs.get(mr)?.publish(None);
         Ok(())
     }
 
@@ -361,6 +400,7 @@ impl<P: Platform> Inner<'_, P> {
             }
             region.access = access.unwrap_or(region.access);
             let keys = self.validate(mr.index(), region)?;
+            self.mrs.get(mr)?.publish(Some(keys.0));
             Ok(keys.of(mr, region.access))
         });
         if let Some(home) = home {

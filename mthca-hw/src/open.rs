@@ -581,6 +581,7 @@ impl<'p, P: Platform> Opening<'p, P> {
         let qps = slab(machine, profile.qps, device)?;
         let srqs = slab(machine, profile.srqs, device)?;
         let mrs = slab(machine, profile.mrs, device)?;
+        let mws = slab(machine, profile.mws, device)?;
         let cq_places = Table::new(machine, profile.cqs as usize, |_| CqPlace::new(machine))?;
         let qp_places = Table::new(machine, profile.qps as usize, |_| QpPlace::new(machine))?;
         let srq_places = Table::new(machine, profile.srqs as usize, |_| SrqPlace::new(machine))?;
@@ -627,6 +628,8 @@ impl<'p, P: Platform> Opening<'p, P> {
             srq_places,
             mrs,
             mr_places,
+            mws,
+            mw_gate: machine.gate("MWs", ()),
             groups: machine.gate("multicast groups", groups),
             ports,
             description: machine.gate("node description", None),

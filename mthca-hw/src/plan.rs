@@ -3,7 +3,7 @@
 //!
 //! Computed from the [`Profile`] and the [`Limits`] before the HCA is told anything; what does not fit is an error that
 //! names the entry. The MPT is shared out once, by kind of object, so that a key says whose it is: EQs, then the two
-//! internal regions of each PD, the rings of CQs (two each, for resizing), QPs and SRQs, then the consumers' regions.
+//! internal regions of each PD, the rings of CQs (two each, for resizing), QPs and SRQs, then the consumers' regions, windows and fast regions.
 
 use crate::eq::EQS;
 use crate::limits::Limits;
@@ -65,6 +65,10 @@ pub struct MptPlan {
     pub srqs: u32,
     /// Of MR 0.
     pub mrs: u32,
+    /// Of memory window 0.
+    pub mws: u32,
+    /// Of fast memory region 0.
+    pub fmrs: u32,
     /// Beyond the last.
     pub end: u32,
     /// Logarithm of the table's size.
@@ -187,6 +191,8 @@ impl Plan {
         let pds = some("pds", profile.pds, pds)?;
         let ahs = some("ahs", profile.ahs, left(dev.log_max_avs, 0))?;
         let mrs = some("mrs", profile.mrs, left(dev.log_max_mpts, 0))?;
+        let mws = at_most("mws", profile.mws, left(dev.log_max_mpts, 0))?;
+        let fmrs = at_most("fmrs", profile.fmrs, left(dev.log_max_mpts, 0))?;
         some("work_requests", profile.work_requests, 1 << 24)?;
         some("event_entries", profile.event_entries, 1 << 17)?;
         some("commands", u32::from(profile.commands), 32)?;
@@ -194,7 +200,12 @@ impl Plan {
         let depth = some("responder_depth", profile.responder_depth, depth_limit)?;
 
         let pd = Numbers::new(dev.reserved_pds, pds.saturating_add(1));
-        let mpt = MptPlan::new(dev.reserved_mpts, pd.count, cqs, qps, srqs, mrs);
+        let mpt = MptPlan::new(
+            dev.reserved_mpts,
+            pd.count,
+            [cqs, qps, srqs],
+            [mrs, mws, fmrs],
+        );
         at_most("mrs", mpt.end, left(dev.log_max_mpts, 0))?;
         let wanted_segments = profile.mtt_pages.div_ceil(SEGMENT_PAGES);
         let segments_limit = left(dev.log_max_mtt_segments, dev.reserved_segments);
@@ -314,14 +325,17 @@ impl Plan {
 }
 
 impl MptPlan {
-    fn new(first: u32, pds: u32, cqs: u32, qps: u32, srqs: u32, mrs: u32) -> Self {
+    fn new(first: u32, pds: u32, [cqs, qps, srqs]: [u32; 3], regions: [u32; 3]) -> Self {
+        let [mrs, mws, fmrs] = regions;
         let vectors = first.saturating_add(EQS as u32);
         let whole = vectors.saturating_add(pds);
         let cq_rings = whole.saturating_add(pds);
         let qp_rings = cq_rings.saturating_add(cqs.saturating_mul(2));
         let srq_rings = qp_rings.saturating_add(qps);
         let first_mr = srq_rings.saturating_add(srqs);
-        let end = first_mr.saturating_add(mrs);
+        let first_mw = first_mr.saturating_add(mrs);
+        let first_fmr = first_mw.saturating_add(mws);
+        let end = first_fmr.saturating_add(fmrs);
         Self {
             first,
             vectors,
@@ -330,6 +344,8 @@ impl MptPlan {
             qps: qp_rings,
             srqs: srq_rings,
             mrs: first_mr,
+            mws: first_mw,
+            fmrs: first_fmr,
             end,
             log_size: crate::extents::order_of(end),
         }

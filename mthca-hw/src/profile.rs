@@ -38,6 +38,10 @@ pub struct Profile {
     pub srqs: u32,
     /// Memory regions of consumers; those of the driver's own queues are extra.
     pub mrs: u32,
+    /// Memory windows. 0 where none are needed.
+    pub mws: u32,
+    /// Fast memory regions. 0 where none are needed; their pages are part of `mtt_pages`.
+    pub fmrs: u32,
     /// Protection domains.
     pub pds: u32,
     /// Address handles.
@@ -75,6 +79,8 @@ impl Profile {
         cqs: 1024,
         srqs: 128,
         mrs: 4096,
+        mws: 256,
+        fmrs: 1024,
         pds: 256,
         ahs: 2048,
         mtt_pages: 1 << 17,
@@ -97,6 +103,8 @@ impl Profile {
         cqs: 16,
         srqs: 2,
         mrs: 32,
+        mws: 0,
+        fmrs: 0,
         pds: 8,
         ahs: 64,
         mtt_pages: 1024,

@@ -6,6 +6,7 @@
 //! * `place`, `send`, `recv`: posting and what completions find.
 
 mod attr;
+mod bind;
 pub(crate) mod context;
 mod control;
 mod place;

@@ -232,7 +232,10 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             immediate: 0,
         };
         match self.service {
-            QpType::Rc | QpType::Uc => self.connected(memory, &mut wqe, wr)?,
+            QpType::Rc | QpType::Uc => match wr.op {
+                SendOp::BindMw { .. } => self.bind(core, memory, &mut wqe, wr)?,
+                _ => self.connected(memory, &mut wqe, wr)?,
+            },
             _ => {
                 self.special(core, memory, &mut wqe, wr)?;
                 self.psn = self.psn.wrapping_add(1);
