@@ -22,6 +22,7 @@ const DECLARED: Declared = Declared {
         .union(Features::SRQ)
         .union(Features::CQ_RESIZE)
         .union(Features::ATOMICS)
+        .union(Features::WINDOWS_1)
         .union(Features::PATH_MIGRATION)
         .union(Features::REREGISTER)
         .union(Features::NODE_DESCRIPTION)
@@ -33,6 +34,13 @@ const DECLARED: Declared = Declared {
     datagram_too_long: TooLong::InCompletion,
     receive_too_short: Hears::Error,
     send_error_is_fatal: false,
+};
+
+/// The least, and a few of what is there only if somebody wants it.
+const PROFILE: Profile = Profile {
+    mws: 4,
+    fmrs: 4,
+    ..Profile::SMALL
 };
 
 /// Counts how often it was woken.
@@ -233,7 +241,7 @@ fn run(
     let task = world.spawn(a, "case", move |machine| {
         let machines = [machine, &peer];
         let counters = [Counter::default(), Counter::default()];
-        let open = |at: usize| Hca::open(machines[at], &counters[at], &Profile::SMALL).unwrap();
+        let open = |at: usize| Hca::open(machines[at], &counters[at], &PROFILE).unwrap();
         let rig = InfiniHosts {
             hcas: [open(0), open(1)],
             machines,

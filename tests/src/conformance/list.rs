@@ -203,6 +203,13 @@ macro_rules! conformance {
                 gsi_tells_the_index_by_which_a_packet_came_and_sends_by_the_one_given,
                 gsi_hears_who_knows_its_qkey_and_nobody_else,
             ],
+            windows: [
+                a_region_with_a_window_bound_to_it_is_busy_until_it_is_unbound,
+                a_region_is_free_once_its_window_is_gone,
+                each_bind_gives_the_window_another_key,
+                a_bind_that_region_window_or_pd_do_not_allow_ends_with_mw_bind,
+                a_bind_of_local_rights_or_on_a_datagram_qp_is_not_posted,
+            ],
             failure: [
                 a_failure_is_told_once_and_flushes_all_that_is_outstanding,
                 a_removal_is_told_once_and_flushes_all_that_is_outstanding,
@@ -245,6 +252,7 @@ macro_rules! conformance {
                 a_fenced_send_carries_what_the_read_before_it_brought,
                 more_reads_than_may_be_outstanding_wait_their_turn,
                 no_byte_changes_once_a_region_is_gone,
+                a_window_lends_what_it_is_bound_to_and_by_its_last_key_alone,
             ],
             reliable: [
                 a_silent_peer_is_given_up_after_all_retries,

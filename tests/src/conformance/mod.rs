@@ -31,6 +31,7 @@ pub mod rdma;
 pub mod reliable;
 pub mod srq;
 pub mod tools;
+pub mod windows;
 
 pub use declared::{Declared, Features, Hears, Refusal, TooLong};
 pub use not_covered::NOT_COVERED;

@@ -4,8 +4,8 @@ use super::tools::{ALL_RIGHTS, Buffer, Link, qp_init};
 use super::{Features, Rig, Side};
 use core_ib::RKey;
 use core_ib::verbs::{
-    Access, AsyncEvent, Device, QpEvent, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
-    WcOpcode, WcStatus,
+    Access, AsyncEvent, Device, MwKind, QpEvent, QpState, QpType, RemoteAddr, SendFlags, SendOp,
+    SendWr, WcOpcode, WcStatus,
 };
 
 fn write(remote: RemoteAddr) -> SendOp {
@@ -428,4 +428,57 @@ pub fn no_byte_changes_once_a_region_is_gone<R: Rig>(rig: &R) {
         link.carry_out(write(link.at(0)), 0, 8).status,
         WcStatus::Success
     );
+}
+
+/// verbs 7.9, T128: what a window lends is for the peer, by the key of the last bind, and nothing else is.
+pub fn a_window_lends_what_it_is_bound_to_and_by_its_last_key_alone<R: Rig>(rig: &R) {
+    let Some(link) = Link::new(rig, QpType::Rc) else {
+        return;
+    };
+    if !rig.declared().has(Features::WINDOWS_1) {
+        return;
+    }
+    let (a, b) = (&link.a, &link.b);
+    let bindable = super::windows::BINDABLE;
+    let regions = [0, 1].map(|_| Buffer::new(b.machine(), b.hca(), b.pd, 4096, bindable));
+    let (window, unbound) = b.hca().alloc_mw(b.pd, MwKind::Type1).unwrap();
+    let bind = |region: &Buffer<'_, R::Machine>, offset, length| {
+        let op = SendOp::BindMw {
+            mw: window,
+            mr: region.mr.handle,
+            addr: region.iova + offset,
+            length,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+        };
+        b.send(link.qb.handle, 9, op, &[]);
+        b.success(9);
+        b.hca().mw_rkey(window).unwrap()
+    };
+    let lent = |region: &Buffer<'_, R::Machine>, offset, rkey| RemoteAddr {
+        addr: region.iova + offset,
+        rkey,
+    };
+    a.buffer.put(0, &[0xaa; 8]);
+    let [one, other] = &regions;
+    is_refused(&link, read(lent(one, 64, unbound)), "not bound");
+    let first = bind(one, 64, 16);
+    link.succeeds(write(lent(one, 72, first)), 0, 8);
+    link.succeeds(read(lent(one, 72, first)), 32, 8);
+    assert_eq!(a.buffer.bytes(32, 8), [0xaa; 8]);
+    is_refused(&link, write(lent(one, 73, first)), "one byte beyond");
+    is_refused(&link, write(lent(one, 63, first)), "one byte before");
+    is_refused(
+        &link,
+        write(lent(one, 64, one.mr.rkey)),
+        "by the region's key",
+    );
+    let second = bind(other, 0, 8);
+    is_refused(&link, write(lent(one, 64, first)), "the key of before");
+    is_refused(&link, write(lent(one, 64, second)), "the region of before");
+    link.succeeds(write(lent(other, 0, second)), 0, 8);
+    let last = bind(other, 0, 0);
+    for key in [first, second, last] {
+        is_refused(&link, write(lent(other, 0, key)), "unbound");
+    }
+    assert_eq!(one.bytes(64, 16), [[0; 8], [0xaa; 8]].concat());
 }
