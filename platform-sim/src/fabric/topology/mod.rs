@@ -9,7 +9,7 @@ mod read;
 mod tests;
 mod write;
 
-pub use read::{ParseError, Parsed, Problem, Warning, WarningKind};
+pub use read::{LoadError, ParseError, Parsed, Place, Problem, Warning, WarningKind};
 
 use crate::machine::{LinkSpeed, LinkWidth};
 use core_ib::{Guid, Lid};

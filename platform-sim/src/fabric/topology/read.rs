@@ -9,9 +9,29 @@ use super::{
 };
 use crate::machine::{LinkSpeed, LinkWidth};
 use core_ib::{Guid, Lid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
+
+/// Where something stands in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The included file, as the line that includes it calls it; none: the text itself.
+    pub file: Option<Arc<str>>,
+    /// Line, counted from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        match &self.file {
+            Some(file) => write!(f, " of {file:?}"),
+            None => Ok(()),
+        }
+    }
+}
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +41,22 @@ pub enum Problem {
     PortCount(String),
     /// A quote is missing around a name.
     Name,
-    /// A second node of this name; the first is on the line given.
-    DuplicateNode(String, usize),
+    /// A second node of this name; where the first is.
+    DuplicateNode(String, Place),
     /// A port number that the node does not have.
     NoSuchPort(String, u32),
     /// The number of a port is missing or no number.
     PortNumber,
     /// Not a hexadecimal GUID.
     GuidText(String),
-    /// A port with two cables: this line and the line given contradict each other.
-    TwoCables(String, u8, usize),
+    /// A port with two cables: this line and the one given contradict each other.
+    TwoCables(String, u8, Place),
+    /// A node or a port has the GUID that all zeros or all ones are, which is none.
+    NoGuid(Guid),
+    /// A second node with this GUID; where the first is.
+    DuplicateGuid(Guid, Place),
+    /// A second port with this GUID; where the node of the first is.
+    DuplicatePortGuid(Guid, Place),
     /// A port plugged into itself.
     SelfLoop(String, u8),
     /// A second alias of this name.
@@ -46,15 +72,22 @@ impl fmt::Display for Problem {
         match self {
             Self::PortCount(found) => write!(f, "a node has 1 to 254 ports, not {found:?}"),
             Self::Name => f.write_str("a name in double quotes is missing"),
-            Self::DuplicateNode(id, line) => {
-                write!(f, "node {id:?} is already described on line {line}")
+            Self::DuplicateNode(id, place) => {
+                write!(f, "node {id:?} is already described on {place}")
+            }
+            Self::NoGuid(guid) => write!(f, "{guid} is the GUID of nobody"),
+            Self::DuplicateGuid(guid, place) => {
+                write!(f, "the node on {place} has the GUID {guid}, too")
+            }
+            Self::DuplicatePortGuid(guid, place) => {
+                write!(f, "a port of the node on {place} has the GUID {guid}, too")
             }
             Self::NoSuchPort(id, port) => write!(f, "node {id:?} has no port {port}"),
             Self::PortNumber => f.write_str("a port number in square brackets is missing"),
             Self::GuidText(text) => write!(f, "{text:?} is no hexadecimal GUID"),
-            Self::TwoCables(id, port, line) => write!(
+            Self::TwoCables(id, port, place) => write!(
                 f,
-                "port {port} of {id:?} is plugged in elsewhere by line {line}"
+                "port {port} of {id:?} is plugged in elsewhere by {place}"
             ),
             Self::SelfLoop(id, port) => write!(f, "port {port} of {id:?} is plugged into itself"),
             Self::DuplicateAlias(alias) => write!(f, "alias {alias:?} names two ports"),
@@ -64,22 +97,49 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a file is refused.
+/// Why a text is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// Line, counted from 1; of the included file if that is where it is.
-    pub line: usize,
+    /// Where.
+    pub place: Place,
     /// What is wrong with it.
     pub problem: Problem,
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.problem)
+        write!(f, "{}: {}", self.place, self.problem)
     }
 }
 
 impl std::error::Error for ParseError {}
+
+/// Why a file is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// It cannot be read: what the system said.
+    Read(String),
+    /// It says what cannot be.
+    Parse(ParseError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(why) => write!(f, "cannot be read: {why}"),
+            Self::Parse(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl From<ParseError> for LoadError {
+    fn from(error: ParseError) -> Self {
+        Self::Parse(error)
+    }
+}
 
 /// What was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,20 +170,20 @@ impl fmt::Display for WarningKind {
 }
 
 /// A kind of thing that was passed over, how often, and where first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// What.
     pub kind: WarningKind,
     /// How often.
     pub count: usize,
-    /// Line of the first one.
-    pub line: usize,
+    /// Where the first one is.
+    pub place: Place,
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, count, line } = self;
-        write!(f, "{count} {kind} (first: line {line})")
+        let Self { kind, count, place } = self;
+        write!(f, "{count} {kind} (first: {place})")
     }
 }
 
@@ -150,7 +210,7 @@ struct Remote {
     guid: Option<Guid>,
     width: Option<LinkWidth>,
     speed: Option<LinkSpeed>,
-    line: usize,
+    place: Place,
 }
 
 /// Settings that apply to nodes that follow.
@@ -182,7 +242,9 @@ fn join_speeds(speed: Option<u8>, ext_speed: Option<u8>) -> Option<LinkSpeed> {
 
 struct Reader<'r> {
     topology: Topology,
-    lines_of_nodes: BTreeMap<String, (usize, usize)>,
+    by_id: BTreeMap<String, usize>,
+    /// Where each node is described.
+    places: Vec<Place>,
     aliases: BTreeMap<String, PortRef>,
     remotes: Vec<(PortRef, Remote)>,
     warnings: BTreeMap<WarningKind, Warning>,
@@ -192,7 +254,8 @@ struct Reader<'r> {
     prefix: String,
     /// The node whose port lines are being read.
     current: Option<usize>,
-    line: usize,
+    /// Where the line being read stands.
+    place: Place,
     include: &'r mut dyn FnMut(&str) -> Result<String, String>,
     depth: usize,
 }
@@ -275,21 +338,21 @@ fn guid_of_id(id: &str) -> Option<Guid> {
 }
 
 impl Reader<'_> {
-    fn warn(&mut self, kind: WarningKind, line: usize) {
+    fn warn(&mut self, kind: WarningKind, place: Place) {
         let warning = self.warnings.entry(kind).or_insert(Warning {
             kind,
             count: 0,
-            line,
+            place,
         });
         warning.count += 1;
     }
 
     fn text(&mut self, text: &str) -> Result<(), ParseError> {
         for (index, line) in text.lines().enumerate() {
-            self.line = index + 1;
+            self.place.line = index + 1;
             let line = line.trim_end();
             self.one_line(line).map_err(|problem| ParseError {
-                line: self.line,
+                place: self.place.clone(),
                 problem,
             })?;
         }
@@ -318,7 +381,7 @@ impl Reader<'_> {
             "Hca" | "Ca" => self.node_line(NodeKind::Ca, rest),
             "Rt" => self.node_line(NodeKind::Router, rest),
             "do" => {
-                self.warn(WarningKind::Command, self.line);
+                self.warn(WarningKind::Command, self.place.clone());
                 Ok(())
             }
             "include" => self.include_line(rest),
@@ -337,7 +400,7 @@ impl Reader<'_> {
             (Some(value), _) => (false, value),
             (_, Some(value)) => (true, value),
             _ => {
-                self.warn(WarningKind::UnknownLine, self.line);
+                self.warn(WarningKind::UnknownLine, self.place.clone());
                 return Ok(());
             }
         };
@@ -368,7 +431,7 @@ impl Reader<'_> {
                 let code = small_number(value)?;
                 self.settings.ext_speed = Some(Some(code).filter(|c| *c < 16).ok_or_else(wrong)?);
             }
-            _ => self.warn(WarningKind::UnknownLine, self.line),
+            _ => self.warn(WarningKind::UnknownLine, self.place.clone()),
         }
         Ok(())
     }
@@ -380,11 +443,19 @@ impl Reader<'_> {
             return Err(fail("files include each other too deeply".to_owned()));
         }
         let text = (self.include)(file).map_err(fail)?;
-        let line = self.line;
+        let inside = Place {
+            file: Some(file.into()),
+            line: 0,
+        };
+        let here = core::mem::replace(&mut self.place, inside);
         self.depth += 1;
-        self.text(&text).map_err(|e| fail(e.to_string()))?;
+        self.text(&text).map_err(|error| {
+            let why = format!("line {}: {}", error.place.line, error.problem);
+            self.place = here.clone();
+            fail(why)
+        })?;
         self.depth -= 1;
-        self.line = line;
+        self.place = here;
         self.current = None;
         Ok(())
     }
@@ -397,8 +468,8 @@ impl Reader<'_> {
         let ports = ports.ok_or_else(|| Problem::PortCount(count.to_owned()))?;
         let (id, rest) = quoted(rest).ok_or(Problem::Name)?;
         let id = format!("{}{id}", self.prefix);
-        if let Some((_, line)) = self.lines_of_nodes.get(&id) {
-            return Err(Problem::DuplicateNode(id, *line));
+        if let Some(first) = self.by_id.get(&id).and_then(|node| self.places.get(*node)) {
+            return Err(Problem::DuplicateNode(id, first.clone()));
         }
         let comment = rest.split_once('#').map_or("", |(_, comment)| comment);
         let (description, comment) = quoted(comment).unwrap_or((&id, comment));
@@ -436,7 +507,8 @@ impl Reader<'_> {
             (port0.lid, port0.lmc) = lid_lmc(comment);
         }
         let index = self.topology.nodes.len();
-        self.lines_of_nodes.insert(id, (index, self.line));
+        self.by_id.insert(id, index);
+        self.places.push(self.place.clone());
         self.topology.nodes.push(node);
         self.current = Some(index);
         Ok(())
@@ -488,11 +560,11 @@ impl Reader<'_> {
                 Some(("w", value)) => widths = Some(LinkWidth(small_number(value)?)),
                 Some(("s", value)) => speed = Some(small_number(value)?),
                 Some(("e", value)) => ext_speed = Some(small_number(value)?),
-                _ => self.warn(WarningKind::UnknownOption, self.line),
+                _ => self.warn(WarningKind::UnknownOption, self.place.clone()),
             }
         }
         let is_switch = self.topology.nodes.get(node).map(|n| n.kind) == Some(NodeKind::Switch);
-        let line = self.line;
+        let place = self.place.clone();
         let (number, spec) = self.port(node, port)?;
         spec.guid = own_guid.or(spec.guid);
         spec.widths = widths.or(spec.widths);
@@ -512,7 +584,7 @@ impl Reader<'_> {
             guid: remote_guid,
             width,
             speed,
-            line,
+            place,
         };
         self.remotes.push((PortRef::new(node, number), remote));
         Ok(())
@@ -538,10 +610,8 @@ impl Reader<'_> {
         if let Some(alias) = remote.id.strip_prefix('@') {
             return Ok(self.aliases.get(alias).copied());
         }
-        let prefixed = self
-            .lines_of_nodes
-            .get(&format!("{}{}", self.prefix, remote.id));
-        let Some((node, _)) = prefixed.or_else(|| self.lines_of_nodes.get(&remote.id)) else {
+        let prefixed = self.by_id.get(&format!("{}{}", self.prefix, remote.id));
+        let Some(node) = prefixed.or_else(|| self.by_id.get(&remote.id)) else {
             return Ok(None);
         };
         let port = remote.port.unwrap_or(1);
@@ -559,12 +629,14 @@ impl Reader<'_> {
 
     /// Plugs in all cables, now that all nodes are known.
     fn connect(&mut self) -> Result<(), ParseError> {
-        let mut plugged: BTreeMap<PortRef, (usize, usize)> = BTreeMap::new();
+        let mut plugged: BTreeMap<PortRef, (usize, Place)> = BTreeMap::new();
         for (near, remote) in core::mem::take(&mut self.remotes) {
-            let line = remote.line;
-            let fail = |problem| ParseError { line, problem };
+            let fail = |problem| ParseError {
+                place: remote.place.clone(),
+                problem,
+            };
             let Some(far) = self.resolve(&remote).map_err(fail)? else {
-                self.warn(WarningKind::UnknownNode, line);
+                self.warn(WarningKind::UnknownNode, remote.place);
                 continue;
             };
             if far == near {
@@ -574,11 +646,11 @@ impl Reader<'_> {
             if let Some(spec) = spec.and_then(|node| node.ports.get_mut(usize::from(far.port))) {
                 spec.guid = spec.guid.or(remote.guid);
             }
-            match (plugged.get(&near).copied(), plugged.get(&far).copied()) {
+            match (plugged.get(&near).cloned(), plugged.get(&far).cloned()) {
                 (None, None) => {
                     let cable = self.topology.cables.len();
-                    plugged.insert(near, (cable, line));
-                    plugged.insert(far, (cable, line));
+                    plugged.insert(near, (cable, remote.place.clone()));
+                    plugged.insert(far, (cable, remote.place));
                     self.topology.cables.push(CableSpec {
                         ends: [near, far],
                         width: remote.width,
@@ -591,6 +663,43 @@ impl Reader<'_> {
                 }
                 (None, Some((_, other))) => {
                     return Err(fail(Problem::TwoCables(self.name(far), far.port, other)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A subnet manager knows nodes and ports by their GUIDs, which nobody else has.
+    fn guids(&self) -> Result<(), ParseError> {
+        let cables = self.topology.cables.iter();
+        let cabled: BTreeSet<PortRef> = cables.flat_map(|cable| cable.ends).collect();
+        let mut nodes: BTreeMap<Guid, &Place> = BTreeMap::new();
+        let mut ports: BTreeMap<Guid, &Place> = BTreeMap::new();
+        for ((index, node), place) in self.topology.nodes.iter().enumerate().zip(&self.places) {
+            let fail = |problem| ParseError {
+                place: place.clone(),
+                problem,
+            };
+            let is_one = |guid: Guid| match guid {
+                Guid(0 | u64::MAX) => Err(fail(Problem::NoGuid(guid))),
+                _ => Ok(()),
+            };
+            is_one(node.guid)?;
+            if let Some(first) = nodes.insert(node.guid, place) {
+                return Err(fail(Problem::DuplicateGuid(node.guid, first.clone())));
+            }
+            // Of a switch, port 0 alone; of others, those that anybody can see.
+            let numbers = match node.kind {
+                NodeKind::Switch => 0..=0,
+                _ => 1..=node.port_count(),
+            };
+            for port in
+                numbers.filter(|port| *port == 0 || cabled.contains(&PortRef::new(index, *port)))
+            {
+                let guid = node.port_guid(port);
+                is_one(guid)?;
+                if let Some(first) = ports.insert(guid, place) {
+                    return Err(fail(Problem::DuplicatePortGuid(guid, first.clone())));
                 }
             }
         }
@@ -617,7 +726,7 @@ impl Reader<'_> {
         let (speed, speed_differs) = lesser(cable.speed.map(|s| s.0), remote.speed.map(|s| s.0));
         cable.speed = speed.map(LinkSpeed);
         if width_differs || speed_differs {
-            self.warn(WarningKind::RateDiffers, remote.line);
+            self.warn(WarningKind::RateDiffers, remote.place.clone());
         }
     }
 }
@@ -636,7 +745,8 @@ impl Topology {
     ) -> Result<Parsed, ParseError> {
         let mut reader = Reader {
             topology: Topology::default(),
-            lines_of_nodes: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            places: Vec::new(),
             aliases: BTreeMap::new(),
             remotes: Vec::new(),
             warnings: BTreeMap::new(),
@@ -645,12 +755,16 @@ impl Topology {
             next_switch_guid: FIRST_SWITCH_GUID,
             prefix: String::new(),
             current: None,
-            line: 0,
+            place: Place {
+                file: None,
+                line: 0,
+            },
             include,
             depth: 0,
         };
         reader.text(text)?;
         reader.connect()?;
+        reader.guids()?;
         Ok(Parsed {
             topology: reader.topology,
             warnings: reader.warnings.into_values().collect(),
@@ -659,16 +773,15 @@ impl Topology {
 
     /// Reads a file, and those that it includes, whose names count from where it lies. Text that is no UTF-8 is read
     /// with replacement characters.
-    pub fn load(path: &Path) -> Result<Parsed, ParseError> {
+    pub fn load(path: &Path) -> Result<Parsed, LoadError> {
         let read = |path: &Path| match std::fs::read(path) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) => Err(error.to_string()),
         };
-        let text = read(path).map_err(|why| ParseError {
-            line: 0,
-            problem: Problem::Include(path.display().to_string(), why),
-        })?;
+        let text = read(path).map_err(LoadError::Read)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::parse_with(&text, &mut |name| read(&folder.join(name)))
+        Ok(Self::parse_with(&text, &mut |name| {
+            read(&folder.join(name))
+        })?)
     }
 }

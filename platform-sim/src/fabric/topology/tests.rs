@@ -46,7 +46,7 @@ fn parse(text: &str) -> Topology {
 
 fn problem(text: &str) -> (usize, Problem) {
     let error = Topology::parse(text).unwrap_err();
-    (error.line, error.problem)
+    (error.place.line, error.problem)
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn lines_of_no_known_kind_are_counted_by_kind() {
     let warnings: Vec<_> = parsed
         .warnings
         .iter()
-        .map(|w| (w.kind, w.count, w.line))
+        .map(|w| (w.kind, w.count, w.place.line))
         .collect();
     assert_eq!(
         warnings,
@@ -158,8 +158,9 @@ fn the_lesser_rate_counts_where_the_ends_disagree() {
 #[test]
 fn a_file_that_cannot_mean_a_fabric_is_refused_with_line_and_reason() {
     let sw = || "sw".to_owned();
+    let line = |line| Place { file: None, line };
     let twice = "Switch 2 \"sw\"\n\nSwitch 2 \"sw\"\n";
-    assert_eq!(problem(twice), (3, Problem::DuplicateNode(sw(), 1)));
+    assert_eq!(problem(twice), (3, Problem::DuplicateNode(sw(), line(1))));
     let beyond = "Switch 2 \"sw\"\n[3] \"h\"\n";
     assert_eq!(problem(beyond), (2, Problem::NoSuchPort(sw(), 3)));
     let far = "Switch 2 \"sw\"\n[1] \"h\"[2]\nHca 1 \"h\"\n";
@@ -169,7 +170,7 @@ fn a_file_that_cannot_mean_a_fabric_is_refused_with_line_and_reason() {
     let forked = "Switch 3 \"sw\"\n[1] \"h\"\n[2] \"h\"\nHca 1 \"h\"\n";
     assert_eq!(
         problem(forked),
-        (3, Problem::TwoCables("h".to_owned(), 1, 2))
+        (3, Problem::TwoCables("h".to_owned(), 1, line(2)))
     );
     let many = "Switch 255 \"sw\"\n";
     assert_eq!(problem(many), (1, Problem::PortCount("255".to_owned())));
@@ -177,6 +178,53 @@ fn a_file_that_cannot_mean_a_fabric_is_refused_with_line_and_reason() {
     assert_eq!(problem(bare), (1, Problem::Name));
     let guid = "caguid=0xzz\n";
     assert_eq!(problem(guid), (1, Problem::GuidText("0xzz".to_owned())));
+}
+
+#[test]
+fn a_guid_is_somebody_s_and_nobody_else_s() {
+    let line = |line| Place { file: None, line };
+    let two = "caguid=0x10\nCa 1 \"a\"\n\nSwitch 2 \"S-0000000000000010\"\n";
+    assert_eq!(
+        problem(two),
+        (4, Problem::DuplicateGuid(Guid(0x10), line(2)))
+    );
+    for none in [0, u64::MAX] {
+        let text = format!("\ncaguid={none:#x}\nCa 1 \"a\"\n");
+        assert_eq!(problem(&text), (3, Problem::NoGuid(Guid(none))));
+    }
+    let ports = "Switch 2 \"sw\"\n[1] \"a\"\n[2] \"b\"\n\
+                 caguid=0x10\nCa 1 \"a\"\n[1](13)\ncaguid=0x12\nCa 1 \"b\"\n";
+    assert_eq!(
+        problem(ports),
+        (8, Problem::DuplicatePortGuid(Guid(0x13), line(5)))
+    );
+    // Nobody asks a port that no cable is in, and a port may be called as its node is.
+    parse("caguid=0x10\nCa 2 \"a\"\n[1](10)\ncaguid=0x11\nCa 2 \"b\"\n[1](11)\n");
+}
+
+#[test]
+fn a_fault_that_shows_at_the_end_is_told_with_the_file_that_it_is_in() {
+    let mut include = |_: &str| Ok("\nHca 1 \"h\"\n[1] \"sw\"[9]\n".to_owned());
+    let error = Topology::parse_with("Switch 2 \"sw\"\ninclude \"hosts\"\n", &mut include);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "line 3 of \"hosts\": node \"sw\" has no port 9"
+    );
+    let text = "include \"hosts\"\nHca 1 \"h\"\n";
+    let error = Topology::parse_with(text, &mut include).unwrap_err();
+    let told = "line 2: node \"h\" is already described on line 2 of \"hosts\"";
+    assert_eq!(error.to_string(), told);
+    let mut wrong = |_: &str| Ok("\nSwitch 300 \"sw\"\n".to_owned());
+    let error = Topology::parse_with("\ninclude \"x\"\n", &mut wrong).unwrap_err();
+    let told = "line 2: cannot include \"x\": line 2: a node has 1 to 254 ports, not \"300\"";
+    assert_eq!(error.to_string(), told);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_told_without_a_line() {
+    let error = Topology::load(std::path::Path::new("/nonexistent")).unwrap_err();
+    let error = error.to_string();
+    assert!(error.starts_with("cannot be read: No such file"), "{error}");
 }
 
 #[test]
