@@ -41,7 +41,8 @@ fn erf_header(at: Instant, interface: u8, len: usize) -> [u8; ERF_HEADER] {
 }
 
 struct Sink {
-    pcap: PcapWriter<Box<dyn Write + Send>>,
+    /// None once the capture is finished.
+    pcap: Option<PcapWriter<Box<dyn Write + Send>>>,
     scratch: Vec<u8>,
     error: Option<io::Error>,
     packets: u64,
@@ -76,7 +77,7 @@ impl Capture {
         let out: Box<dyn Write + Send> = Box::new(out);
         let pcap = PcapWriter::with_header(out, header).map_err(io_error)?;
         Ok(Self(Arc::new(Mutex::new(Sink {
-            pcap,
+            pcap: Some(pcap),
             scratch: Vec::new(),
             error: None,
             packets: 0,
@@ -86,9 +87,9 @@ impl Capture {
     /// Writes one packet (LRH to VCRC). After a first error nothing more is written; [`Capture::finish`] tells it.
     pub fn packet(&self, at: Instant, interface: u8, packet: &[u8]) {
         self.with(|sink| {
-            if sink.error.is_some() {
+            let Some(pcap) = sink.pcap.as_mut().filter(|_| sink.error.is_none()) else {
                 return;
-            }
+            };
             sink.scratch.clear();
             let header = erf_header(at, interface, packet.len());
             sink.scratch.extend_from_slice(&header);
@@ -96,7 +97,7 @@ impl Capture {
             let time = core::time::Duration::from_nanos(at.0);
             let length = sink.scratch.len() as u32;
             let record = PcapPacket::new(time, length, &sink.scratch);
-            match sink.pcap.write_packet(&record) {
+            match pcap.write_packet(&record) {
                 Ok(_) => sink.packets += 1,
                 Err(error) => sink.error = Some(io_error(error)),
             }
@@ -108,9 +109,16 @@ impl Capture {
         self.with(|sink| sink.packets)
     }
 
-    /// The first error of writing, if there was one. Does not end the capture.
+    /// Ends the capture: what was buffered is written, what comes later is not. The first error of writing, if there was
+    /// one. A capture that is not finished may lack its end for as long as anything in the world holds a clone of it.
     pub fn finish(&self) -> io::Result<()> {
-        self.with(|sink| sink.error.take()).map_or(Ok(()), Err)
+        self.with(|sink| {
+            let flushed = match sink.pcap.take() {
+                Some(pcap) => pcap.into_writer().flush(),
+                None => Ok(()),
+            };
+            sink.error.take().map_or(flushed, Err)
+        })
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Sink) -> T) -> T {
@@ -203,6 +211,19 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_finished_capture_has_everything_and_takes_no_more() {
+        let memory = Memory::default();
+        let capture = Capture::new(io::BufWriter::new(memory.clone())).unwrap();
+        capture.packet(Instant(0), 0, &[0xab; 30]);
+        assert_eq!(memory.bytes(), []);
+        assert!(capture.finish().is_ok());
+        assert_eq!(memory.bytes().len(), 24 + 16 + 46);
+        capture.packet(Instant(1), 0, &[0xab; 30]);
+        assert!(capture.finish().is_ok());
+        assert_eq!((capture.packets(), memory.bytes().len()), (1, 86));
     }
 
     #[test]
