@@ -11,6 +11,9 @@ mod steps;
 mod table;
 mod traffic;
 
+use crate::ended::Stop;
+use crate::out;
+
 /// Options of the benchmarks.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -30,23 +33,22 @@ const ALL: [(&str, Benchmark); 6] = [
 ];
 
 /// Runs the benchmarks.
-pub fn run(options: &Options) -> Result<(), String> {
+pub fn run(options: &Options) -> Result<(), Stop> {
     let wanted = options.filter.as_deref().unwrap_or_default();
     let mut any = false;
     for (name, benchmark) in ALL {
         if name.contains(wanted) {
             any = true;
             benchmark().map_err(|error| format!("{name}: {error}"))?;
+            out::state()?;
         }
     }
     if any {
         return Ok(());
     }
     let names: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
-    Err(format!(
-        "no benchmark is called {wanted}: there are {}",
-        names.join(", ")
-    ))
+    let names = names.join(", ");
+    Err(format!("no benchmark is called {wanted}: there are {names}").into())
 }
 
 /// Processor time of this thread so far: what a busy machine does not lengthen. `None` where the system does not say.

@@ -1,87 +1,15 @@
 //! The demonstration: hosts come up on a fabric, ping each other over IPoIB and send a checked TCP stream.
 
+use crate::ended::{Ended, Stop};
 use crate::host::{Command, HostStatus, Phase};
 use crate::ip::Transfer;
 use crate::sim::{Settings, SimHost, Simulation};
 use core::time::Duration;
 use core_ib::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
-use platform_sim::fabric::topology::{Topology, build};
-use platform_sim::fabric::{Capture, Faults};
-use std::fs::File;
-use std::io::BufWriter;
-use std::path::PathBuf;
+use platform_sim::fabric::topology::NodeKind;
 
-/// Options of the demonstration.
-#[derive(clap::Args, Debug)]
-pub struct Options {
-    /// Write a capture, for Wireshark or tshark, of what passes the first host's cable.
-    #[arg(long, value_name = "FILE")]
-    pub pcap: Option<PathBuf>,
-    /// Capture every cable. A packet then appears once for each cable that it passes.
-    #[arg(long, requires = "pcap")]
-    pub pcap_all: bool,
-    /// Chooses everything that is left to chance: the same seed gives the same run.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Nodes and cables, in the language of ibnetdiscover and ibsim. Default: two hosts on one switch.
-    #[arg(long, value_name = "FILE")]
-    pub topology: Option<PathBuf>,
-    /// Hosts on one switch, where no topology is given.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=35))]
-    pub hosts: u8,
-    /// Packets lost on every cable, in percent, once the interfaces are up.
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
-    pub loss: f64,
-    /// Draw the fabric, with LIDs, routes and port states, as it is at the end.
-    #[arg(long, value_name = "FILE.svg")]
-    pub drawing: Option<PathBuf>,
-    /// Size of the TCP transfer each way, in MiB.
-    #[arg(long, default_value_t = 4, value_name = "MIB")]
-    pub mib: u64,
-    /// Show what each host notes.
-    #[arg(long, short)]
-    pub verbose: bool,
-    /// Each host's interface is a TUN device in a network namespace of its own (takes root), in real time. Then the
-    /// words after `--` are run in the first host's namespace, with PEER, PEER6, NS and PEER_NS set; without words,
-    /// until Ctrl-C.
-    #[arg(long)]
-    pub tun: bool,
-    /// With --tun: so many seconds after the command began, the first host's cable is pulled for one second.
-    #[arg(long, value_name = "SECONDS", requires = "tun")]
-    pub flap: Option<f64>,
-    /// With --tun: a command to run.
-    #[arg(last = true, requires = "tun")]
-    pub command: Vec<String>,
-}
-
-impl Options {
-    /// The topology that is asked for.
-    pub fn topology(&self) -> Result<Topology, String> {
-        let Some(path) = &self.topology else {
-            return Ok(build::star(self.hosts));
-        };
-        let parsed =
-            Topology::load(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        for warning in &parsed.warnings {
-            eprintln!("{}: {warning}", path.display());
-        }
-        Ok(parsed.topology)
-    }
-
-    /// The faults that are asked for.
-    pub fn faults(&self) -> Result<Faults, String> {
-        if !(0.0..=100.0).contains(&self.loss) {
-            return Err(format!("a loss of {} percent is none", self.loss));
-        }
-        // At most a million.
-        let drop = (self.loss * 10_000.0).round() as u32;
-        Ok(Faults {
-            drop,
-            ..Faults::default()
-        })
-    }
-}
+pub use crate::options::Options;
 
 fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -97,6 +25,7 @@ fn seconds(time: Duration) -> String {
 /// A run, step by step, with a progress display.
 pub struct Steps {
     bar: ProgressBar,
+    ended: Ended,
     verbose: bool,
     real: std::time::Instant,
     started: Instant,
@@ -104,13 +33,14 @@ pub struct Steps {
 }
 
 impl Steps {
-    fn new(verbose: bool) -> Self {
+    fn new(verbose: bool, ended: Ended) -> Self {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             bar.set_style(style);
         }
         Self {
             bar,
+            ended,
             verbose,
             real: std::time::Instant::now(),
             started: Instant(0),
@@ -119,11 +49,7 @@ impl Steps {
     }
 
     fn say(&self, text: &str) {
-        if self.bar.is_hidden() {
-            println!("{text}");
-        } else {
-            self.bar.println(text);
-        }
+        self.bar.suspend(|| crate::say!("{text}"));
     }
 
     fn begin(&mut self, now: Instant, name: &str) {
@@ -145,17 +71,19 @@ impl Steps {
         self.rows.push(row);
     }
 
-    /// Runs until `done`, keeping the display alive.
+    /// Runs until `done`, keeping the display alive. Says whether it is, after `limit`.
     fn run(
         &self,
         simulation: &mut Simulation,
         limit: Duration,
         mut done: impl FnMut(&[SimHost]) -> bool,
         show: impl Fn(&[SimHost]) -> String,
-    ) -> bool {
+    ) -> Result<bool, Stop> {
         let end = simulation.now().after(limit);
         while simulation.now() < end {
-            let over = simulation.run_until(Duration::from_millis(20), &mut done);
+            let over = simulation.run_until(Duration::from_millis(20), |hosts| {
+                done(hosts) || self.ended.check().is_err()
+            });
             if self.verbose {
                 for host in &simulation.hosts {
                     for (at, what) in host.remote.take_log() {
@@ -167,21 +95,22 @@ impl Steps {
                     }
                 }
             }
+            self.ended.check()?;
             if over {
-                return true;
+                return Ok(true);
             }
-            if let Some(host) = simulation.hosts.iter().find_map(failed) {
-                self.say(&host);
-                return false;
+            if let Some(why) = simulation.hosts.iter().find_map(failed) {
+                return Err(why.into());
             }
             self.bar.set_message(show(&simulation.hosts));
             self.bar.tick();
         }
-        false
+        Ok(false)
     }
 }
 
-fn failed(host: &SimHost) -> Option<String> {
+/// Why a host gave up, if it did.
+pub fn failed(host: &SimHost) -> Option<String> {
     host.remote.look(|status| match &status.phase {
         Phase::Failed(why) => Some(format!("{}: {why}", host.name)),
         _ => None,
@@ -193,73 +122,63 @@ fn count(hosts: &[SimHost], is: impl Fn(&HostStatus) -> bool) -> usize {
 }
 
 /// Runs the demonstration.
-pub fn run(options: &Options) -> Result<(), String> {
+pub fn run(options: &Options) -> Result<(), Stop> {
     if options.tun {
         return crate::demo_tun::run(options);
     }
     let began = std::time::Instant::now();
-    let capture = match &options.pcap {
-        Some(path) => {
-            let file =
-                File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            Some(Capture::new(BufWriter::new(file)).map_err(|error| error.to_string())?)
-        }
-        None => None,
-    };
+    let ended = Ended::new()?;
     let mut settings = Settings::new(options.topology()?, options.seed);
+    let canvas = options.canvas()?;
+    let capture = options.capture()?;
     settings.capture = capture.clone();
     if options.pcap_all {
         settings.capture_at = None;
     }
-    let mut steps = Steps::new(options.verbose);
+    let mut steps = Steps::new(options.verbose, ended);
     let mut simulation = Simulation::new(settings)?;
     let total = simulation.hosts.len();
-    if total < 2 {
-        return Err("a demonstration takes two hosts at least".into());
-    }
-    let switches = simulation.topology.nodes.len() - total;
+    let switches = simulation.topology.of_kind(NodeKind::Switch).count();
     let cables = simulation.topology.cables.len();
     steps.say(&format!(
         "A fabric of {total} hosts with an InfiniHost each, {switches} switches and {cables} cables; seed {}.",
         options.seed
     ));
-    bring_up(&mut simulation, &mut steps)?;
-    simulation.set_faults(options.faults()?);
-    let echoes = pings(&mut simulation, &mut steps, options.loss > 0.0)?;
-    let transfers = streams(&mut simulation, &mut steps, options.mib << 20)?;
-    if let Some(path) = &options.drawing {
+    let results = show(&mut simulation, &mut steps, options);
+    // What was asked for is there however it ended.
+    let drawn = canvas.map_or(Ok(()), |canvas| {
         let picture = crate::drawing::draw(&mut simulation);
-        std::fs::write(path, picture).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    stop(&mut simulation, &mut steps)?;
-    if let Some(capture) = &capture {
-        capture
-            .finish()
-            .map_err(|error| format!("the capture: {error}"))?;
-    }
+        steps.bar.suspend(|| canvas.draw(&picture))
+    });
+    let results = results.and_then(|results| {
+        stop(&mut simulation, &mut steps)?;
+        Ok(results)
+    });
     steps.bar.finish_and_clear();
-    summary(
-        &mut simulation,
-        &steps,
-        began.elapsed(),
-        &echoes,
-        &transfers,
-    );
-    if let (Some(path), Some(capture)) = (&options.pcap, &capture) {
-        println!(
-            "capture: {} packets in {}",
-            capture.packets(),
-            path.display()
-        );
+    if let Ok((echoes, transfers)) = &results {
+        summary(&mut simulation, &steps, began.elapsed(), echoes, transfers);
     }
-    if let Some(path) = &options.drawing {
-        println!("drawing: {}", path.display());
-    }
-    Ok(())
+    let captured = options.finish(capture.as_ref());
+    results?;
+    drawn?;
+    Ok(captured?)
+}
+
+/// What hosts can do: come up, ping each other, send streams.
+fn show(
+    simulation: &mut Simulation,
+    steps: &mut Steps,
+    options: &Options,
+) -> Result<(Echoes, Transfers), Stop> {
+    bring_up(simulation, steps)?;
+    simulation.set_faults(options.faults());
+    let echoes = pings(simulation, steps, options.loss > 0.0)?;
+    let transfers = streams(simulation, steps, options.mib << 20)?;
+    Ok((echoes, transfers))
 }
 
 /// From power-on to interfaces that are up.
-fn bring_up(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), String> {
+fn bring_up(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), Stop> {
     let total = simulation.hosts.len();
     simulation.start_all();
     let limit = Duration::from_secs(120);
@@ -282,12 +201,12 @@ fn bring_up(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), String
             limit,
             |hosts| count(hosts, is) == hosts.len(),
             |hosts| format!("{name}: {} of {}", count(hosts, is), hosts.len()),
-        );
+        )?;
         if !done {
-            return Err(format!(
+            return Err(Stop::Failed(format!(
                 "{name}: not all of {total} after {limit:?}\n{}",
                 simulation.describe()
-            ));
+            )));
         }
         steps.end(simulation.now(), name, &format!("{total} of {total}"));
     }
@@ -300,11 +219,14 @@ fn bring_up(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), String
     Ok(())
 }
 
+/// Transfers by name.
+type Transfers = Vec<(String, Transfer)>;
+
 /// Echoes sent and answered, and the mean round trip.
 type Echoes = Vec<(String, usize, usize, Duration)>;
 
 /// Every host pings the one after it, the last the first, in both families.
-fn pings(simulation: &mut Simulation, steps: &mut Steps, lossy: bool) -> Result<Echoes, String> {
+fn pings(simulation: &mut Simulation, steps: &mut Steps, lossy: bool) -> Result<Echoes, Stop> {
     let total = simulation.hosts.len();
     let mut results = Vec::new();
     type Address = fn(&SimHost) -> Option<std::net::IpAddr>;
@@ -327,7 +249,7 @@ fn pings(simulation: &mut Simulation, steps: &mut Steps, lossy: bool) -> Result<
         }
         let all =
             |hosts: &[SimHost]| count(hosts, |status| status.echoes.len() >= 5) == hosts.len();
-        let done = steps.run(simulation, Duration::from_secs(20), all, |_| name.clone());
+        let done = steps.run(simulation, Duration::from_secs(20), all, |_| name.clone())?;
         let echoes: Vec<_> = simulation
             .hosts
             .iter()
@@ -343,7 +265,7 @@ fn pings(simulation: &mut Simulation, steps: &mut Steps, lossy: bool) -> Result<
         );
         steps.end(simulation.now(), &name, &detail);
         if !done || (!lossy && times.len() < 5 * total) {
-            return Err(format!("{name}: {detail}"));
+            return Err(Stop::Failed(format!("{name}: {detail}")));
         }
         results.push((name, times.len(), 5 * total, mean));
     }
@@ -351,11 +273,7 @@ fn pings(simulation: &mut Simulation, steps: &mut Steps, lossy: bool) -> Result<
 }
 
 /// The first host sends to the last, and the last to the first.
-fn streams(
-    simulation: &mut Simulation,
-    steps: &mut Steps,
-    length: u64,
-) -> Result<Vec<(String, Transfer)>, String> {
+fn streams(simulation: &mut Simulation, steps: &mut Steps, length: u64) -> Result<Transfers, Stop> {
     let last = simulation.hosts.len() - 1;
     let mut results = Vec::new();
     for (number, (from, to)) in [(0, last), (last, 0)].into_iter().enumerate() {
@@ -402,7 +320,7 @@ fn streams(
                 });
                 format!("{name}: {} %", bytes * 100 / length.max(1))
             },
-        );
+        )?;
         let transfer = |index: usize| {
             let host = simulation.hosts.get(index);
             host.and_then(|host| {
@@ -417,21 +335,22 @@ fn streams(
             .span
             .map_or(Duration::ZERO, |(first, last)| last.since(first));
         let rate = received.bytes as f64 * 8.0 / time.as_secs_f64().max(1e-9) / 1e9;
-        let detail = format!(
-            "CRC {:08x} {}, {rate:.2} Gbit/s",
-            received.checksum,
-            if same { "right" } else { "WRONG" }
-        );
+        let detail = if received.bytes == length {
+            let judged = if same { "right" } else { "WRONG" };
+            format!("CRC {:08x} {judged}, {rate:.2} Gbit/s", received.checksum)
+        } else {
+            format!("{} of {length} bytes arrived", received.bytes)
+        };
         steps.end(simulation.now(), &name, &detail);
         if !done || !same || !received.complete {
-            return Err(format!("{name}: {detail}; {received:?}"));
+            return Err(Stop::Failed(format!("{name}: {detail}")));
         }
         results.push((name, received));
     }
     Ok(results)
 }
 
-fn stop(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), String> {
+fn stop(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), Stop> {
     let name = "hosts close their HCAs";
     steps.begin(simulation.now(), name);
     for host in &simulation.hosts {
@@ -441,7 +360,7 @@ fn stop(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), String> {
         |hosts: &[SimHost]| count(hosts, |status| status.phase == Phase::Stopped) == hosts.len();
     let done = steps.run(simulation, Duration::from_secs(60), stopped, |_| {
         name.into()
-    });
+    })?;
     let mut leaks = 0;
     for host in &simulation.hosts {
         let (dma, tables) = simulation.world.platform(host.id).memory_in_use();
@@ -455,10 +374,10 @@ fn stop(simulation: &mut Simulation, steps: &mut Steps) -> Result<(), String> {
     if done && leaks == 0 {
         Ok(())
     } else {
-        Err(format!(
+        Err(Stop::Failed(format!(
             "{name}: {leaks} bytes left behind\n{}",
             simulation.describe()
-        ))
+        )))
     }
 }
 
@@ -467,7 +386,7 @@ fn summary(
     steps: &Steps,
     real: Duration,
     echoes: &Echoes,
-    transfers: &[(String, Transfer)],
+    transfers: &Transfers,
 ) {
     let statistics = simulation.world.statistics();
     let faults = simulation.fault_counts();
@@ -481,9 +400,9 @@ fn summary(
         .iter()
         .map(|host| host.remote.look(|status| status.packets.0))
         .sum();
-    println!();
-    println!("summary");
-    let row = |name: &str, value: String| println!("  {name:<40} {value:>14}");
+    crate::say!("");
+    crate::say!("summary");
+    let row = |name: &str, value: String| crate::say!("  {name:<40} {value:>14}");
     row("time, virtual", seconds(simulation.now().since(Instant(0))));
     row("time, real", seconds(real));
     row("steps", steps.rows.len().to_string());
@@ -518,7 +437,7 @@ fn summary(
             .world
             .with_function(host.id, |function, _| function.ledger().to_string());
         if let Some(ledger) = ledger.filter(|ledger| !ledger.trim().is_empty()) {
-            println!(
+            crate::say!(
                 "  {} used what the model does not act on:\n{ledger}",
                 host.name
             );

@@ -1,39 +1,52 @@
 //! The demonstration with real interfaces: a TUN device in a network namespace for each host, in real time.
 
-use crate::demo::Options;
+use crate::demo::failed;
+use crate::ended::{Ended, Stop};
+use crate::options::Options;
+use crate::say;
 use crate::sim::{Settings, Simulation};
-use crate::tun::{Child, Ended, MTU, Namespace};
+use crate::tun::{Child, MTU, Namespace};
 use core::time::Duration;
-use platform_sim::fabric::Capture;
+use core_ib::Instant;
 use platform_sim::fabric::topology::PortRef;
 use platform_sim::machine::Mode;
-use std::fs::File;
-use std::io::BufWriter;
 
 /// Runs it.
-pub fn run(options: &Options) -> Result<(), String> {
-    let capture = match &options.pcap {
-        Some(path) => {
-            let file =
-                File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            Some(Capture::new(BufWriter::new(file)).map_err(|error| error.to_string())?)
-        }
-        None => None,
-    };
+pub fn run(options: &Options) -> Result<(), Stop> {
+    // First of all: what is made from here on is taken away again, however it ends.
+    let ended = Ended::new()?;
     let mut settings = Settings::new(options.topology()?, options.seed);
+    let capture = options.capture()?;
     settings.capture = capture.clone();
     if options.pcap_all {
         settings.capture_at = None;
     }
     settings.mode = Mode::RealTime;
     let mut simulation = Simulation::new(settings)?;
-    let total = simulation.hosts.len();
-    if total < 2 {
-        return Err("a demonstration takes two hosts at least".into());
+    let result = show(&mut simulation, options, &ended);
+    let counts = simulation.fault_counts();
+    let statistics = simulation.world.statistics();
+    say!(
+        "packets: {} sent by HCAs, {} received, {} lost by faults",
+        statistics.packets_sent,
+        statistics.packets_received,
+        counts.dropped
+    );
+    if options.verbose {
+        say!("{statistics:?}");
     }
+    let captured = options.finish(capture.as_ref());
+    result?;
+    Ok(captured?)
+}
+
+/// From the first namespace to the end of the command.
+fn show(simulation: &mut Simulation, options: &Options, ended: &Ended) -> Result<(), Stop> {
+    let total = simulation.hosts.len();
     // Dropped at the end, and the namespaces with it.
     let mut namespaces = Vec::new();
     for index in 0..total {
+        ended.check()?;
         let name = Namespace::of_host(index);
         let problem =
             |error| format!("network namespace {name}: {error} (this takes root and `ip`)");
@@ -47,45 +60,54 @@ pub fn run(options: &Options) -> Result<(), String> {
         namespaces.push(namespace);
         simulation.start_with_tun(index, tun);
     }
-    println!(
+    say!(
         "{total} hosts, each with an interface ib0 in a network namespace of its own; coming up …"
     );
-    if !simulation.run_until(Duration::from_secs(60), Simulation::all_up) {
-        return Err(format!(
-            "not all interfaces came up\n{}",
-            simulation.describe()
-        ));
+    bring_up(simulation, options, ended)?;
+    say!("{}", simulation.describe().trim_end());
+    simulation.set_faults(options.faults());
+    serve(simulation, options, &namespaces, ended)
+}
+
+/// Runs until all interfaces are up.
+fn bring_up(simulation: &mut Simulation, options: &Options, ended: &Ended) -> Result<(), Stop> {
+    let limit = simulation.now().after(Duration::from_secs(60));
+    loop {
+        let up = simulation.run_until(Duration::from_millis(100), Simulation::all_up);
+        notes(simulation, options);
+        ended.check()?;
+        if up {
+            return Ok(());
+        }
+        if let Some(why) = simulation.hosts.iter().find_map(failed) {
+            return Err(why.into());
+        }
+        if simulation.now() >= limit {
+            let state = simulation.describe();
+            return Err(Stop::Failed(format!(
+                "not all interfaces came up\n{}",
+                state.trim_end()
+            )));
+        }
     }
-    print!("{}", simulation.describe());
-    simulation.set_faults(options.faults()?);
-    let result = serve(&mut simulation, options, &namespaces);
-    let counts = simulation.fault_counts();
-    let statistics = simulation.world.statistics();
-    println!(
-        "packets: {} sent by HCAs, {} received, {} lost by faults",
-        statistics.packets_sent, statistics.packets_received, counts.dropped
-    );
-    if options.verbose {
-        println!("{statistics:?}");
+}
+
+/// Shows what the hosts noted, if that is asked for.
+fn notes(simulation: &Simulation, options: &Options) {
+    for host in simulation.hosts.iter().filter(|_| options.verbose) {
+        for (at, what) in host.remote.take_log() {
+            let seconds = at.since(Instant(0)).as_secs_f64();
+            say!("    {seconds:>10.3} s {}: {what}", host.name);
+        }
     }
-    if let (Some(capture), Some(path)) = (&capture, &options.pcap) {
-        capture
-            .finish()
-            .map_err(|error| format!("the capture: {error}"))?;
-        println!(
-            "capture: {} packets in {}",
-            capture.packets(),
-            path.display()
-        );
-    }
-    result
 }
 
 fn serve(
     simulation: &mut Simulation,
     options: &Options,
     namespaces: &[Namespace],
-) -> Result<(), String> {
+    ended: &Ended,
+) -> Result<(), Stop> {
     let (Some(host), Some(peer), Some(here), Some(there)) = (
         simulation.hosts.first(),
         simulation.hosts.get(1),
@@ -96,21 +118,21 @@ fn serve(
     };
     let port = PortRef::new(host.node, 1);
     let addresses = (peer.ipv4(), peer.ipv6());
-    let ended = Ended::new()?;
     if options.command.is_empty() {
         let peer = addresses.0.map(|address| address.to_string());
-        println!(
+        say!(
             "try:  ip netns exec {} ping {}      (Ctrl-C ends)",
             here.name(),
             peer.unwrap_or_default()
         );
-        while !ended.is() {
+        while ended.signal().is_none() {
             simulation.run_for(Duration::from_millis(100));
+            notes(simulation, options);
         }
         return Ok(());
     }
     let child = Child::start(&options.command, here, there, addresses)?;
-    watch(simulation, child, options, port, &ended)
+    watch(simulation, child, options, port, ended)
 }
 
 /// Runs the world until the command ends, with a flap in the middle if that is asked for.
@@ -120,23 +142,21 @@ fn watch(
     options: &Options,
     port: PortRef,
     ended: &Ended,
-) -> Result<(), String> {
+) -> Result<(), Stop> {
     let began = std::time::Instant::now();
     // Still to come: pull, put back.
     let mut flap: Vec<(Duration, bool)> = options
         .flap
-        .map(|at| {
-            let at = Duration::from_secs_f64(at.max(0.0));
-            vec![(at + Duration::from_secs(1), true), (at, false)]
-        })
+        .map(|at| vec![(at + Duration::from_secs(1), true), (at, false)])
         .unwrap_or_default();
     loop {
         simulation.run_for(Duration::from_millis(20));
+        notes(simulation, options);
         if let Some((at, plugged)) = flap.last().copied()
             && began.elapsed() >= at
         {
             flap.pop();
-            println!(
+            say!(
                 "cable of the first host {}",
                 if plugged { "put back" } else { "pulled" }
             );
@@ -145,7 +165,11 @@ fn watch(
         match child.result(ended) {
             None => {}
             Some(Ok(())) => return Ok(()),
-            Some(Err(error)) => return Err(format!("{error}\n{}", simulation.describe())),
+            Some(Err(Stop::Failed(why))) => {
+                let state = simulation.describe();
+                return Err(Stop::Failed(format!("{why}\n{}", state.trim_end())));
+            }
+            Some(Err(stop)) => return Err(stop),
         }
     }
 }

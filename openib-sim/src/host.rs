@@ -9,6 +9,7 @@ use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::{Completion, Platform, Wake};
 use core_ib::verbs::VerbsError;
+use ib_sm::Level as SmLevel;
 use ib_stack::ipoib::SendError;
 use ib_stack::ipoib::link::LinkState;
 use ib_stack::{PortStatistics, PortStatus, SmReport, SmRole, Stack, StackError, StackEvent};
@@ -42,8 +43,8 @@ pub struct HostSpec {
 pub struct ManagerSpec {
     /// The highest wins.
     pub priority: u8,
-    /// Hosts of the subnet.
-    pub hosts: u32,
+    /// Capacities: see [`manager_profile`](crate::sim::manager_profile).
+    pub profile: ib_stack::SmProfile,
     /// Between two looks at whether all is as it was.
     pub sweep_interval: Duration,
     /// Between two looks of a standby at the master.
@@ -84,6 +85,9 @@ pub enum Command {
     Stop,
 }
 
+/// So many complaints of a subnet manager are kept.
+const COMPLAINTS: usize = 8;
+
 /// How far a host has come.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Phase {
@@ -111,6 +115,8 @@ pub struct HostStatus {
     pub interface: Option<LinkState>,
     /// The subnet manager, if there is one.
     pub manager: Option<SmRole>,
+    /// What the manager asks somebody to look into: each once, the first few.
+    pub complaints: Vec<String>,
     /// How often the manager said that the subnet is up, and the last time that it did.
     pub subnet_up: (u32, Option<Instant>),
     /// Echoes so far.
@@ -349,7 +355,7 @@ fn with_stack(
         interfaces: &interfaces,
         subnet_manager: spec.subnet_manager.map(|manager| ib_stack::SubnetManager {
             port: spec.port,
-            profile: ib_stack::SmProfile::for_hosts(manager.hosts),
+            profile: manager.profile,
             config: ib_sm::Config {
                 priority: manager.priority,
                 sweep_interval: manager.sweep_interval,
@@ -567,7 +573,14 @@ impl Host<'_, '_> {
                     if matches!(report, SmReport::SubnetUp { .. }) {
                         status.subnet_up = (status.subnet_up.0 + 1, Some(now));
                     }
-                    status.log.push((now, format!("subnet manager: {report}")));
+                    let words = report.to_string();
+                    if report.level() == SmLevel::Warning
+                        && status.complaints.len() < COMPLAINTS
+                        && !status.complaints.contains(&words)
+                    {
+                        status.complaints.push(words.clone());
+                    }
+                    status.log.push((now, format!("subnet manager: {words}")));
                 }
                 _ => {}
             }

@@ -10,7 +10,7 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        eprintln!(
+        crate::complain!(
             "{}: {}",
             record.level().as_str().to_lowercase(),
             record.args()

@@ -1,7 +1,7 @@
 //! The InfiniBand simulator as a program.
 
 use clap::{Parser, Subcommand};
-use openib_sim::{bench, demo, relay, serve};
+use openib_sim::{bench, demo, out, relay, serve};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -29,13 +29,10 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Relay(options) => relay::run(&options),
         Command::Bench(options) => bench::run(&options),
-        Command::Serve(options) => serve::run(&options, &mut serve::Nobody),
+        Command::Serve(options) => serve::run(&options, &mut serve::Nobody).map_err(Into::into),
     };
-    match result {
+    match result.and_then(|()| out::state()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+        Err(stop) => stop.report(),
     }
 }

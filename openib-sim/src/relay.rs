@@ -2,8 +2,9 @@
 //!
 //! The same two namespaces, devices and addresses; between them a thread that copies packets, and nothing else.
 
+use crate::ended::{Ended, Stop};
 use crate::sim::addresses;
-use crate::tun::{Child, Ended, MTU, Namespace, Tun};
+use crate::tun::{Child, MTU, Namespace, Tun};
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -23,7 +24,8 @@ const TICK: Duration = Duration::from_millis(20);
 const BURST: usize = 64;
 
 /// Runs it until the command ends.
-pub fn run(options: &Options) -> Result<(), String> {
+pub fn run(options: &Options) -> Result<(), Stop> {
+    let ended = Ended::new()?;
     let host = |index| {
         let name = Namespace::of_host(index);
         let problem = |error: io::Error| format!("network namespace {name}: {error}");
@@ -33,7 +35,6 @@ pub fn run(options: &Options) -> Result<(), String> {
     };
     let ((one, here), (other, there)) = (host(0)?, host(1)?);
     let mut peer = addresses(1).into_iter().map(|cidr| cidr.address);
-    let ended = Ended::new()?;
     let peer = (peer.next(), peer.next());
     let mut child = Child::start(&options.command, &here, &there, peer)?;
     let mut packet = vec![0; 65536];

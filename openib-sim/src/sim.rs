@@ -5,12 +5,13 @@ use crate::ip::IpHost;
 use crate::tun::{BurstTun, Cidr};
 use core::time::Duration;
 use core_ib::Instant;
+use ib_stack::SmProfile;
 use ib_stack::ipoib::link::LinkState;
 use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
 use platform_sim::fabric::{Capture, Fabric, FaultHandle, Faults, Options};
 use platform_sim::hca::infinihost::{self, InfiniHost};
 use platform_sim::machine::{Config, HostId, Mode, Outcome, SimPlatform, Task, World};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What a simulation is to be.
@@ -127,6 +128,109 @@ pub fn first_port(topology: &Topology, node: usize) -> u8 {
     ports.min().unwrap_or(1)
 }
 
+/// The nodes that can be hosts: the channel adapters that an InfiniHost can be, with its one or two ports.
+pub fn host_nodes(topology: &Topology) -> impl Iterator<Item = usize> {
+    topology.of_kind(NodeKind::Ca).filter(|node| {
+        let spec = topology.nodes.get(*node);
+        spec.is_some_and(|spec| spec.port_count() <= 2)
+    })
+}
+
+/// Can all hosts of `topology`, two at least, hear of each other? If not, says why not.
+pub fn suits(topology: &Topology) -> Result<(), String> {
+    let hosts: Vec<usize> = host_nodes(topology).collect();
+    let (Some(first), Some(others)) = (hosts.first(), hosts.get(1..).filter(|it| !it.is_empty()))
+    else {
+        return Err(format!(
+            "a demonstration takes two hosts; of {} channel adapters {} can be one: an InfiniHost has 1 or 2 ports",
+            topology.of_kind(NodeKind::Ca).count(),
+            hosts.len()
+        ));
+    };
+    let name = |node: &usize| {
+        let spec = topology.nodes.get(*node);
+        spec.map_or_else(String::new, |spec| format!("{:?}", spec.id))
+    };
+    let reached = reached(topology, PortRef::new(*first, first_port(topology, *first)));
+    let lonely = others.iter().filter(|host| {
+        let port = PortRef::new(**host, first_port(topology, **host));
+        !reached.contains(&port)
+    });
+    let lonely: Vec<String> = lonely.map(name).collect();
+    if lonely.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "no cable joins {} to {}, the host of the subnet manager",
+        lonely.join(", "),
+        name(first)
+    ))
+}
+
+/// All ports that a packet from `start` can come to: what is not a switch passes nothing on.
+fn reached(topology: &Topology, start: PortRef) -> BTreeSet<PortRef> {
+    let cables = topology.cables.iter().map(|cable| cable.ends);
+    let peers: BTreeMap<PortRef, PortRef> = cables.flat_map(|[a, b]| [(a, b), (b, a)]).collect();
+    let mut reached = BTreeSet::new();
+    let mut waiting = vec![start];
+    while let Some(port) = waiting.pop() {
+        let Some(peer) = peers.get(&port).filter(|peer| reached.insert(**peer)) else {
+            continue;
+        };
+        let switch = topology.nodes.get(peer.node);
+        if let Some(switch) = switch.filter(|spec| spec.kind == NodeKind::Switch) {
+            let ports = 1..=switch.port_count();
+            waiting.extend(ports.map(|port| PortRef::new(peer.node, port)));
+        }
+    }
+    reached
+}
+
+/// Capacities of a subnet manager for all that `topology` has.
+pub fn manager_profile(topology: &Topology, partitions: &[core_ib::PKey]) -> SmProfile {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let (mut adapter_ports, mut switches, mut switch_ports, mut largest) = (0, 0, 0, 0);
+    for node in &topology.nodes {
+        let ports = usize::from(node.port_count());
+        match node.kind {
+            NodeKind::Switch => {
+                switches += 1;
+                switch_ports += ports + 1;
+                largest = largest.max(ports);
+            }
+            _ => adapter_ports += ports,
+        }
+    }
+    // An interface in each partition joins its own groups.
+    let interfaces = number(adapter_ports).max(16) * number(partitions.len() + 1);
+    let usual = SmProfile::for_hosts(number(topology.nodes.len()).max(16));
+    let groups = SmProfile::for_hosts(interfaces);
+    let end_ports = number(adapter_ports + switches);
+    SmProfile {
+        nodes: usual.nodes.max(number(topology.nodes.len())),
+        ports: usual.ports.max(number(adapter_ports + switch_ports)),
+        switches: usual.switches.max(number(switches)),
+        switch_ports: usual.switch_ports.max(number(largest)),
+        lids: usual.lids.max(end_ports),
+        guids: usual.guids.max(end_ports),
+        mlids: usual.mlids.max(groups.mlids),
+        groups: usual.groups.max(groups.groups),
+        members: usual.members.max(groups.members),
+        ..usual
+    }
+}
+
+/// Makes every direction of every cable one that can have faults.
+fn fault_handles(topology: &Topology, fabric: &mut Fabric) -> Vec<FaultHandle> {
+    let ends = topology.cables.iter().flat_map(|cable| cable.ends);
+    ends.map(|end| {
+        let handle = FaultHandle::default();
+        fabric.make_faulty(end, &handle);
+        handle
+    })
+    .collect()
+}
+
 /// What the InfiniHost on the channel adapter `node` is like.
 pub fn hca_config(topology: &Topology, node: usize) -> Option<infinihost::Config> {
     let spec = topology.nodes.get(node)?;
@@ -159,12 +263,9 @@ impl Simulation {
             seed,
             ..Options::default()
         };
-        let adapters = topology.of_kind(NodeKind::Ca).filter(|node| {
-            let spec = topology.nodes.get(*node);
-            spec.is_some_and(|spec| spec.port_count() <= 2)
-        });
-        let adapters: BTreeSet<usize> = adapters.take(hosts.unwrap_or(usize::MAX)).collect();
-        let end_ports = topology.nodes.len();
+        let adapters = host_nodes(&topology).take(hosts.unwrap_or(usize::MAX));
+        let adapters: BTreeSet<usize> = adapters.collect();
+        let capacities = manager_profile(&topology, &partitions);
         let is_host =
             |node: usize, _: &platform_sim::fabric::topology::NodeSpec| adapters.contains(&node);
         let mut fabric = Fabric::new(&topology, options, is_host);
@@ -178,6 +279,11 @@ impl Simulation {
                 places.push((node, ends));
             }
         }
+        // Around the faults, a capture shows what is lost, too.
+        let faults = match &capture {
+            Some(_) => fault_handles(&topology, &mut fabric),
+            None => Vec::new(),
+        };
         match (&capture, capture_at) {
             (None, _) => {}
             (Some(capture), None) => fabric.tap_all(capture),
@@ -205,7 +311,7 @@ impl Simulation {
             world: World::with(config, fabric),
             hosts: Vec::new(),
             topology,
-            faults: Vec::new(),
+            faults,
             seed,
             mode,
         };
@@ -228,7 +334,7 @@ impl Simulation {
                 Remote::new(&simulation.world.platform(id)).map_err(|error| error.to_string())?;
             let manager = (index < managers).then(|| ManagerSpec {
                 priority: 15_u8.saturating_sub(u8::try_from(index).unwrap_or(15)),
-                hosts: u32::try_from(end_ports.max(16)).unwrap_or(u32::MAX),
+                profile: capacities,
                 sweep_interval,
                 poll_interval: sweep_interval,
             });
@@ -322,15 +428,11 @@ impl Simulation {
     /// Gives every direction of every cable these faults from now on; counts are in [`Simulation::fault_counts`].
     pub fn set_faults(&mut self, faults: Faults) {
         if self.faults.is_empty() {
-            let cables = self.topology.cables.iter();
-            let ends: Vec<PortRef> = cables.flat_map(|cable| cable.ends).collect();
-            let handles: Vec<_> = ends.iter().map(|_| FaultHandle::new(faults)).collect();
-            self.world.with_wire(|fabric: &mut Fabric, _| {
-                for (end, handle) in ends.iter().zip(&handles) {
-                    fabric.make_faulty(*end, handle);
-                }
-            });
-            self.faults = handles;
+            let topology = &self.topology;
+            let made = self
+                .world
+                .with_wire(|fabric: &mut Fabric, _| fault_handles(topology, fabric));
+            self.faults = made.unwrap_or_default();
         }
         self.faults.iter().for_each(|handle| handle.set(faults));
     }
@@ -407,13 +509,53 @@ impl Simulation {
                     None => "no interface".into(),
                 };
                 let port = status.port;
-                format!(
+                let mut line = format!(
                     "{}: {:?}, port state {}, LID {}, {interface}\n",
                     host.name, status.phase, port.state, port.lid
-                )
+                );
+                for complaint in &status.complaints {
+                    line.push_str(&format!("    its subnet manager: {complaint}\n"));
+                }
+                line
             });
             text.push_str(&line);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use platform_sim::fabric::topology::build;
+
+    #[test]
+    fn a_manager_has_room_for_every_shape() {
+        let tree = build::FatTree {
+            radix: 36,
+            levels: 3,
+            parts: 36,
+        };
+        let shapes = [
+            build::back_to_back(),
+            build::star(253),
+            build::line(600, 0),
+            build::ring(300, 1),
+            build::fat_tree(tree).unwrap(),
+        ];
+        for topology in shapes {
+            let profile = manager_profile(&topology, &[core_ib::PKey(0x8001)]);
+            assert_eq!(profile.check(), Ok(()));
+            let of_kind = |kind| topology.of_kind(kind).count() as u32;
+            let (switches, adapters) = (of_kind(NodeKind::Switch), of_kind(NodeKind::Ca));
+            assert!(profile.switches >= switches && profile.nodes >= switches + adapters);
+            assert!(profile.lids >= switches + adapters && profile.guids >= switches + adapters);
+            let ports = topology
+                .nodes
+                .iter()
+                .map(|node| u32::from(node.port_count()));
+            assert!(profile.ports >= ports.clone().sum::<u32>() + switches);
+            assert!(profile.switch_ports >= ports.max().unwrap());
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Takes the rights of an administrator and the `ip` program.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use crate::ended::{Ended, Stop};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tun_rs::{DeviceBuilder, GROTable, SyncDevice, VIRTIO_NET_HDR_LEN};
 
 /// An address with the length of its prefix.
@@ -49,26 +48,6 @@ impl FromStr for Cidr {
 /// MTU of IPoIB in datagram mode over an InfiniBand MTU of 2048.
 pub const MTU: u16 = 2044;
 
-/// Was this program told to end, by Ctrl-C or otherwise?
-pub struct Ended(Arc<AtomicBool>);
-
-impl Ended {
-    /// From now on such a signal is noted and does nothing else, so that namespaces are not left behind.
-    pub fn new() -> Result<Self, String> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, flag.clone())
-                .map_err(|error| format!("signals cannot be caught: {error}"))?;
-        }
-        Ok(Self(flag))
-    }
-
-    /// Was it?
-    pub fn is(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// A command that runs in a namespace; killed if this is dropped before its end.
 pub struct Child {
     program: String,
@@ -99,14 +78,14 @@ impl Child {
     }
 
     /// How it ended, or that this program was told to end; `None` while it runs.
-    pub fn result(&mut self, ended: &Ended) -> Option<Result<(), String>> {
+    pub fn result(&mut self, ended: &Ended) -> Option<Result<(), Stop>> {
         let program = &self.program;
+        let failed = |why| Some(Err(Stop::Failed(why)));
         match self.process.try_wait() {
-            Ok(None) if ended.is() => Some(Err(format!("interrupted before {program} ended"))),
-            Ok(None) => None,
+            Ok(None) => ended.check().err().map(Err),
             Ok(Some(status)) if status.success() => Some(Ok(())),
-            Ok(Some(status)) => Some(Err(format!("{program} ended with {status}"))),
-            Err(error) => Some(Err(format!("{program}: {error}"))),
+            Ok(Some(status)) => failed(format!("{program} ended with {status}")),
+            Err(error) => failed(format!("{program}: {error}")),
         }
     }
 }

@@ -20,7 +20,7 @@ fn install() -> bool {
             })
         };
         if let Err(error) = done {
-            eprintln!("instructions cannot be counted: {error}");
+            crate::complain!("instructions cannot be counted: {error}");
         }
     });
     HANDLER.is_completed()

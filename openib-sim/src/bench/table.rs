@@ -50,14 +50,14 @@ pub fn print(title: &str, columns: &[&str], rows: &[Row]) {
         line.push_str(&format!(" {head:>width$} |"));
         rule.push_str(&format!(" {}: |", "-".repeat(width.saturating_sub(1))));
     }
-    println!("{line}\n{rule}");
+    crate::say!("{line}\n{rule}");
     for row in rows {
         let mut line = format!("| {:<first$} |", row.name);
         for (index, cell) in row.cells.iter().enumerate() {
             let width = width(index);
             line.push_str(&format!(" {cell:>width$} |"));
         }
-        println!("{line}");
+        crate::say!("{line}");
     }
-    println!();
+    crate::say!("");
 }
