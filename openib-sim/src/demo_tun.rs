@@ -116,7 +116,7 @@ fn serve(
     ) else {
         return Ok(());
     };
-    let port = PortRef::new(host.node, 1);
+    let port = PortRef::new(host.node, host.spec.port);
     let addresses = (peer.ipv4(), peer.ipv6());
     if options.command.is_empty() {
         let peer = addresses.0.map(|address| address.to_string());

@@ -291,7 +291,7 @@ impl Simulation {
                 let (node, _) = places
                     .get(index)
                     .ok_or("there is no such host to capture at")?;
-                let here = PortRef::new(*node, 1);
+                let here = PortRef::new(*node, first_port(&topology, *node));
                 fabric.tap(here, capture, 0);
                 if let Some(there) = topology.peer(here) {
                     fabric.tap(there, capture, 1);

@@ -243,3 +243,16 @@ fn two_hosts_at_the_ends_of_thirty_switches_hear_each_other() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), &*said), (Some(0), ""));
 }
+
+#[test]
+fn a_host_on_its_second_port_is_captured_there() {
+    let here = folder("second");
+    let text = "Ca 2 \"H1\"\n[2] \"H2\"[2]\nCa 2 \"H2\"\n";
+    std::fs::write(here.join("two"), text).unwrap();
+    let output = run(&here, "demo --mib 1 --topology two --pcap f.pcap");
+    assert_eq!(output.status.code(), Some(0));
+    let capture = std::fs::read(here.join("f.pcap")).unwrap();
+    let arp = capture.windows(8).filter(|eight| *eight == ARP).count();
+    assert!(arp >= 2, "{arp}");
+    assert!(packets(&here.join("f.pcap")) > 1000);
+}
