@@ -91,6 +91,26 @@ mod tests {
         assert_eq!(context.as_bytes(), expected);
     }
 
+    #[test]
+    fn an_m_mode_cq_names_its_records_behind_its_number() {
+        let mut context = CqContext::ZERO;
+        context
+            .set_cqn(0x12_3456)
+            .set_set_ci_record(0x7ffe)
+            .set_arm_record(0x0102_0304);
+        let expected = [
+            0, 0x12, 0x34, 0x56, 0, 0, 0x7f, 0xfe, 1, 2, 3, 4, 0, 0, 0, 0,
+        ];
+        assert_eq!(context.as_bytes()[0x30..], expected);
+        for (state, byte) in [
+            (CqState::M_ARMED, 9),
+            (CqState::M_ARMED_SOLICITED, 6),
+            (CqState::FIRED, 10),
+        ] {
+            assert_eq!(context.set_state(state).as_bytes()[2], byte);
+        }
+    }
+
     proptest! {
         #[test]
         fn every_field_stands_alone(bytes: [u8; 64]) {

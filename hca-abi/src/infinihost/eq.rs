@@ -106,6 +106,26 @@ mod tests {
         assert_eq!(context.as_bytes()[4..12], [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
+    #[test]
+    fn an_m_mode_eq_has_its_domain_at_0x18_and_other_numbers_for_its_states() {
+        let mut context = EqContext::ZERO;
+        context
+            .set_translate(true)
+            .set_state(EqState::M_ARMED)
+            .set_log_size(17)
+            .set_m_pd(0x12_3456)
+            .set_intr(31)
+            .set_consumer_index(0x0102_0304)
+            .set_producer_index(0x0506_0708);
+        let mut expected = [0; 64];
+        expected[0..4].copy_from_slice(&[0, 0x04, 0x09, 0]);
+        (expected[0x0c], expected[0x17]) = (17, 31);
+        expected[0x18..0x1c].copy_from_slice(&[0, 0x12, 0x34, 0x56]);
+        expected[0x28..0x30].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(context.as_bytes(), expected);
+        assert_eq!(context.set_state(EqState::M_FIRED).as_bytes()[2], 0x0a);
+    }
+
     proptest! {
         #[test]
         fn every_field_stands_alone(bytes: [u8; 64]) {

@@ -354,6 +354,32 @@ mod tests {
     }
 
     #[test]
+    fn m_mode_names_rings_and_records_and_shows_counters() {
+        let mut context = QpContext::ZERO;
+        context
+            .set_sq_address(0x0102_0340)
+            .set_sq_record(0x1111)
+            .set_rq_address(0x0506_0780)
+            .set_rq_record(0x2222)
+            .set_rq_counter(0x3333)
+            .set_sq_counter(0x4444)
+            .set_m_sched_queue(2)
+            .set_reserved_lkey(true)
+            .set_fast_register(true);
+        let words = [0x08, 0x70, 0x80, 0x84, 0xa0, 0xa4, 0xb4].map(|at| dword(&context, at));
+        let expected = [
+            0x12,
+            0x800,
+            0x0102_0340,
+            0x1111,
+            0x0506_0780,
+            0x2222,
+            0x3333_4444,
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
     fn draining_is_a_state_of_its_own() {
         let mut context = QpContext::ZERO;
         assert_eq!(

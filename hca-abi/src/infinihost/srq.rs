@@ -107,6 +107,21 @@ mod tests {
         assert_eq!(bytes[0x18..0x20], [0, 0, 0, 0x41, 0, 9, 0, 0]);
     }
 
+    #[test]
+    fn the_m_mode_context_has_its_address_and_counters_where_published() {
+        let mut srq = MSrqContext::ZERO;
+        srq.set_wqe_address(0x0102_0304_0506_0740)
+            .set_eqn(1)
+            .set_pd(0x12_3456)
+            .set_limit(0x0809)
+            .set_wqe_count(0x0a0b)
+            .set_wqe_counter(0x0c0d);
+        let expected = [
+            1, 2, 3, 4, 5, 6, 7, 0x40, 1, 0x12, 0x34, 0x56, 8, 9, 10, 11, 0, 0, 12, 13,
+        ];
+        assert_eq!(srq.as_bytes()[0x10..0x24], expected);
+    }
+
     proptest! {
         #[test]
         fn every_field_stands_alone(bytes: [u8; 48]) {

@@ -1,16 +1,22 @@
 //! Completions, and what becomes of a queue pair that fails. infinihost 4.3, 5.8.
 
-use super::InfiniHost;
 use super::cq::CqLost;
 use super::qp::Qp;
 use super::queue::Flushed;
 use super::variant::Mode;
 use super::work::Work;
 use super::wqe::Position;
+use super::{InfiniHost, timers};
 use crate::machine::Bus;
+use core::time::Duration;
 use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
 use hca_abi::infinihost::eqe::{Eqe, EventType};
 use hca_abi::infinihost::qp::{QpState, ServiceType};
+
+/// From an error to the first look at what was posted after it.
+const WATCH_FIRST: Duration = Duration::from_micros(100);
+/// Between the last two looks.
+const WATCH_LAST: Duration = Duration::from_secs(2);
 
 /// Which half of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +152,37 @@ impl InfiniHost {
         self.flushed(bus, qpn, Side::Receive, &receives);
         if shares {
             self.qp_event(bus, EventType::LAST_WQE_REACHED, qpn);
+        } else if self.mode() == Mode::M {
+            self.watch_after(bus, WATCH_FIRST);
+        }
+    }
+
+    /// In M-mode no doorbell tells of receive requests, and those that come to a queue in error are to be flushed: the
+    /// records are looked at for a while, ever more rarely.
+    fn watch_after(&mut self, bus: &mut dyn Bus, pause: Duration) {
+        self.watch = pause;
+        bus.set_timer(timers::WATCH, bus.now().after(pause));
+    }
+
+    /// It is time to look.
+    pub(super) fn watch_due(&mut self, bus: &mut dyn Bus) {
+        let failed: Vec<u32> = self.qps.in_error().collect();
+        let mut found = false;
+        for &qpn in &failed {
+            let Some(qp) = self.qps.get_mut(qpn) else {
+                continue;
+            };
+            let flushed = qp.rq.flush(&self.chip, bus);
+            found |= !flushed.is_empty();
+            self.flushed(bus, qpn, Side::Receive, &flushed);
+        }
+        let pause = if found {
+            WATCH_FIRST
+        } else {
+            self.watch.saturating_mul(2)
+        };
+        if !failed.is_empty() && pause <= WATCH_LAST {
+            self.watch_after(bus, pause);
         }
     }
 

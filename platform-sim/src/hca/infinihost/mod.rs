@@ -53,6 +53,7 @@ pub use variant::Variant;
 use crate::machine::{Bus, Ledger, LinkParameters, PciFunction, TimerId};
 use catas::Catas;
 use chip::Chip;
+use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::DmaAddr;
 use cq::Cqs;
@@ -89,6 +90,8 @@ mod timers {
     pub const WORK: TimerId = TimerId(1);
     /// A trap is due.
     pub const TRAP: TimerId = TimerId(2);
+    /// M-mode: queues in error may have been given more.
+    pub const WATCH: TimerId = TimerId(3);
 }
 
 /// How far bring-up has come. infinihost 3.6.
@@ -116,6 +119,8 @@ pub struct InfiniHost {
     qps: Qps,
     ports: Ports,
     work: WorkList,
+    /// How long until queues in error are looked at again.
+    watch: Duration,
     /// Configuration space does not answer before this: a reset is under way.
     silent_until: Instant,
 }
@@ -147,6 +152,7 @@ impl InfiniHost {
             qps: Qps::default(),
             ports: Ports::new(&config),
             work: WorkList::new(),
+            watch: Duration::ZERO,
             silent_until: Instant(0),
             config,
         }
@@ -413,6 +419,7 @@ impl PciFunction for InfiniHost {
         match id {
             timers::COMMAND => self.commands_due(bus),
             timers::TRAP => self.trap_due(bus),
+            timers::WATCH => self.watch_due(bus),
             _ => {}
         }
         self.run(bus);

@@ -177,6 +177,12 @@ impl Qps {
         self.qps.values().filter(uses).map(Qp::qpn)
     }
 
+    /// QPs that are in error and have receive requests of their own.
+    pub fn in_error(&self) -> impl Iterator<Item = u32> {
+        let failed = |qp: &&Qp| qp.state() == QpState::ERR && qp.srq().is_none();
+        self.qps.values().filter(failed).map(Qp::qpn)
+    }
+
     /// A QP that takes its receive requests from SRQ `srqn`.
     pub fn user_of_srq(&self, srqn: u32) -> Option<u32> {
         let mut users = self.qps.values().filter(|qp| qp.srq() == Some(srqn));

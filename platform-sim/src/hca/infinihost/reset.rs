@@ -30,6 +30,7 @@ impl InfiniHost {
         self.chip.pci.set_pin(bus, false);
         bus.cancel_timer(timers::WORK);
         bus.cancel_timer(timers::TRAP);
+        bus.cancel_timer(timers::WATCH);
     }
 
     /// Firmware as after power-on: what both resets have in common.

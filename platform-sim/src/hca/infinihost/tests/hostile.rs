@@ -1,8 +1,10 @@
 //! Drivers, wires and memory that do what they like. The properties say what must not happen: a panic, a call that does
 //! not end, a step outside of what is mapped.
 
+use super::memfree::*;
 use super::verbs::*;
 use super::*;
+use crate::hca::infinihost::Variant;
 use crate::machine::{Bus, PciFunction};
 use core_ib::wire::mad::Mad;
 use core_ib::wire::packet::{FlowLabel, Grh};
@@ -11,6 +13,7 @@ use hca_abi::infinihost::cmd::Opcode;
 use hca_abi::infinihost::mgm::Mgm;
 use hca_abi::infinihost::qp::ServiceType;
 use hca_abi::infinihost::regs;
+use hca_abi::infinihost::srq::MSrqContext;
 use hca_abi::infinihost::wqe::DataSegment;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -19,6 +22,9 @@ use zerocopy::IntoBytes;
 /// DMA accesses that one call may make: some dozens of WQEs, each of a list of at most 62 pieces, a packet for each, and
 /// what a full list of events takes.
 const MOST: usize = 40_000;
+
+/// Record of the SRQ in M-mode.
+const SRQ_RECORD: u32 = 0x1f0;
 
 /// One thing that happens to the card.
 #[derive(Clone, Debug)]
@@ -57,6 +63,8 @@ fn number() -> impl Strategy<Value = u32> {
 fn address() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => select(vec![IN, OUT, 0x3000, 0x4000, 0x5000, 0x103_0800, 0x103_0000]),
+        // Doorbell records, entries of tables behind ICM.
+        2 => select(vec![record(SET_CI + 0x20), record(SQ + 0x30), record(RQ + 0x30), record(SRQ_RECORD), behind(MPTS) + 0x400]),
         1 => select(vec![0, HOST_END - 8, HOST_END, BAR4, BAR4 + (6 << 20), BAR4 + (128 << 20) - 4, u64::MAX - 3]),
         1 => any::<u64>(),
     ]
@@ -81,6 +89,11 @@ fn doorbell() -> impl Strategy<Value = u64> {
         // A send queue or receive queue: address and size, number and size or count.
         4 => (select(vec![0x103_0800_u32, 0x103_0000, 0x103_0840, 0]), 0..64_u32, number(), 0..256_u32)
             .prop_map(move |(at, low, number, rest)| word(at | low, number << 8 | rest)),
+        // M-mode: count and counter, number and size; a sequence and a CQ, a counter.
+        2 => (0..10_u32, 0..20_u32, 0..64_u32, number(), 0..64_u32)
+            .prop_map(move |(count, counter, low, number, nds)| word(count << 24 | counter << 8 | low, number << 8 | nds)),
+        2 => (0..64_u32, number(), select(vec![0_u32, 1, 2, 15, u32::MAX]))
+            .prop_map(move |(command, number, counter)| word(command << 24 | number & 0xff_ffff, counter)),
         // A CQ or EQ: command and number, parameter.
         2 => (0..7_u32, number(), select(vec![0_u32, 1, 2, 15, u32::MAX]))
             .prop_map(move |(command, number, parameter)| word(command << 24 | number & 0xff_ffff, parameter)),
@@ -90,10 +103,10 @@ fn doorbell() -> impl Strategy<Value = u64> {
 
 fn step() -> impl Strategy<Value = Step> {
     let register = prop_oneof![
-        4 => select(vec![regs::HCR as u64, 0x8_0698, 0x8_0700, 0x8_070c, 0xf_00d8, 0xf_0800, 0x8_2000, 0x8_2200]),
+        4 => select(vec![regs::HCR as u64, 0x8_0698, 0x8_0700, 0x8_070c, 0xf_00d8, 0xf_0200, 0xf_0204, 0xf_0408, 0xf_0418, 0xf_0800, 0x8_2000, 0x8_2200]),
         1 => 0..0x10_0000_u64,
     ];
-    let opcode = prop_oneof![8 => 1..0x41_u16, 1 => 0xff0..0x1000_u16, 1 => 0..0x1000_u16];
+    let opcode = prop_oneof![8 => 1..0x41_u16, 2 => 0xff6..0x1000_u16, 1 => 0..0x1000_u16];
     prop_oneof![
         1 => (select(vec![0x04_u16, 0x10, 0x18, 0x20, 0x40, 0x58, 0x70]), any::<u32>())
             .prop_map(|(at, value)| Step::Config(at, value)),
@@ -139,6 +152,45 @@ fn victim(with_qp0: bool) -> Rig {
     }
     let context = qp_context(ServiceType::RC, 0, 1, 0x20);
     rig.modify(Opcode::RST2INIT_QPEE, 0x32, 0, &context);
+    join(&mut rig);
+    rig
+}
+
+/// The same in M-mode, with an SRQ.
+fn memfree_victim(with_qp0: bool) -> Rig {
+    let mut rig = Rig::memfree(Variant::Arbel);
+    rig.m_start(true);
+    rig.activate(1, 0x15);
+    rig.set_port(1, |info| info.master_sm_lid = core_ib::Lid(3));
+    let cq = rig.m_create_cq(0x20);
+    let mut srq = MSrqContext::ZERO;
+    srq.set_lkey(ALL_M)
+        .set_record(SRQ_RECORD)
+        .set_log_stride(4)
+        .set_uar_page(UAR)
+        .set_wqe_address(0x103_0000)
+        .set_pd(PD);
+    rig.give(Opcode::SW2HW_SRQ, 0, 0x12, &srq);
+    for qpn in [0x30, 0x31] {
+        let mut qp = rig.m_ud_qp(qpn, &cq);
+        rig.m_post_receive(&mut qp, &[(0x5000, 300), (0x5000, 100), (0x5000, 300)]);
+    }
+    let qp = verbs::Qp::new(0x32, ServiceType::UD);
+    let mut context = m_qp_context(&qp, 0x20);
+    context.set_has_srq(true).set_srqn(0x12);
+    rig.modify(Opcode::RST2INIT_QPEE, 0x32, 0, &context);
+    rig.ready(&qp);
+    if with_qp0 {
+        rig.command(Opcode::CONF_SPECIAL_QP, 0, 0x10, 0);
+        let mut qp = rig.m_qp(0x10, ServiceType::MLX, &cq);
+        rig.m_post_receive(&mut qp, &[(0x5000, 300), (0x5000, 300)]);
+    }
+    join(&mut rig);
+    rig
+}
+
+/// QP 0x30 is in a group, whose entry leads on to where none is.
+fn join(rig: &mut Rig) {
     let mut group = Mgm::ZERO;
     group
         .set_gid([0xff; 16])
@@ -146,7 +198,6 @@ fn victim(with_qp0: bool) -> Rig {
         .set_next(70);
     rig.give(Opcode::WRITE_MGM, 0, 0, &group);
     rig.store(IN, &group);
-    rig
 }
 
 /// A datagram that QP 0x30 would take.
@@ -240,13 +291,13 @@ fn take(rig: &mut Rig, step: &Step, good: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn nothing_that_a_driver_or_a_wire_can_do_panics_the_card_or_keeps_it_busy(
-        steps in prop::collection::vec(step(), 1..80), with_qp0: bool,
+        steps in prop::collection::vec(step(), 1..80), with_qp0: bool, memfree: bool,
     ) {
-        let mut rig = victim(with_qp0);
+        let mut rig = if memfree { memfree_victim(with_qp0) } else { victim(with_qp0) };
         let good = good_packet();
         for step in &steps {
             let before = rig.bus.accesses;
@@ -260,9 +311,12 @@ proptest! {
         rig.configure();
         rig.bus.full = false;
         rig.bus.timers.clear();
-        rig.start(true);
+        if memfree {
+            rig.m_start(true);
+        } else {
+            rig.start(true);
+        }
         rig.activate(1, 0x15);
-        rig.create_cq(0x20);
     }
 }
 

@@ -1,7 +1,9 @@
 //! The model as a driver sees it, by registers, memory and wire alone.
 
 mod bring_up;
+mod chains;
 mod completions;
+mod counters;
 mod datagram;
 mod events;
 mod fmr;
@@ -13,6 +15,7 @@ mod management;
 mod memfree;
 mod remote;
 mod rig;
+mod rings;
 mod shared;
 mod states;
 mod verbs;
