@@ -7,7 +7,7 @@ use crate::inner::Inner;
 use crate::let_go::Released;
 use crate::plan::{AV_ENTRY, Plan};
 use core::sync::atomic::{AtomicU64, Ordering};
-use core_ib::platform::{Caching, DmaBuf, Platform, PlatformError, Registers, Table};
+use core_ib::platform::{Caching, DmaBuf, Lock, Platform, PlatformError, Registers, Table};
 use core_ib::verbs::{AhAttr, AhHandle, Object, PdHandle, VerbsError, kind};
 use core_ib::{Mtu, Rate};
 use hca_abi::infinihost::av::AddressVector;
@@ -30,6 +30,8 @@ pub(crate) struct AvPool<'p, P: Platform> {
     count: u32,
     /// Of each vector the life number of its handle (upper half) and whose it is: the place of its PD, counted from 1.
     owners: Table<'p, AtomicU64, P>,
+    /// What each was made of.
+    attrs: Table<'p, Lock<AhAttr, P::RawLock>, P>,
 }
 
 const fn owner(ah: AhHandle, pd: u32) -> u64 {
@@ -43,6 +45,7 @@ impl<'p, P: Platform> AvPool<'p, P> {
         let len = u64::from(count).saturating_mul(AV_ENTRY) as usize;
         let at = plan.tables.av.wrapping_sub(ddr);
         let owners = Table::new(machine, count as usize, |_| AtomicU64::new(0))?;
+        let attrs = attrs(machine, count)?;
         let window = machine.map(BAR_DDR, at, len, Caching::Uncached)?;
         let place = Place::Attached(window);
         Ok(Self {
@@ -50,6 +53,7 @@ impl<'p, P: Platform> AvPool<'p, P> {
             base: plan.tables.av,
             count,
             owners,
+            attrs,
         })
     }
 
@@ -58,6 +62,7 @@ impl<'p, P: Platform> AvPool<'p, P> {
         let count = plan.avs;
         let len = u64::from(count).saturating_mul(AV_ENTRY) as usize;
         let owners = Table::new(machine, count as usize, |_| AtomicU64::new(0))?;
+        let attrs = attrs(machine, count)?;
         let memory = DmaBuf::new(machine, len, 4096)?;
         let base = memory.addr().get();
         let place = Place::Host(memory);
@@ -66,6 +71,7 @@ impl<'p, P: Platform> AvPool<'p, P> {
             base,
             count,
             owners,
+            attrs,
         })
     }
 
@@ -102,6 +108,22 @@ impl<'p, P: Platform> AvPool<'p, P> {
         u64::from(self.count).saturating_mul(AV_ENTRY)
     }
 
+    /// What vector `index` was made of. Any context but hard interrupt.
+    pub fn attr(&self, index: u32) -> Option<AhAttr> {
+        let attr = self.attrs.get(index as usize)?;
+        Some(attr.with(|attr| *attr))
+    }
+
+    /// Makes vector `index` of `attr`. Any context but hard interrupt.
+    fn make(&self, index: u32, vector: &AddressVector, attr: &AhAttr) {
+        if let Some(known) = self.attrs.get(index as usize) {
+            known.with(|known| {
+                self.write(index, vector);
+                *known = *attr;
+            });
+        }
+    }
+
     fn write(&self, index: u32, vector: &AddressVector) {
         let at = index as usize * AV_ENTRY as usize;
         match &self.place {
@@ -126,11 +148,21 @@ impl<'p, P: Platform> AvPool<'p, P> {
     }
 }
 
-/// One address handle.
+/// Places for the attributes of `count` vectors.
+fn attrs<P: Platform>(
+    machine: &P,
+    count: u32,
+) -> Result<Table<'_, Lock<AhAttr, P::RawLock>, P>, PlatformError> {
+    Table::new(machine, count as usize, |_| {
+        machine.lock("AH", false, AhAttr::default())
+    })
+}
+
+/// One address handle. What it leads to is with its vector.
 #[derive(Debug)]
 pub(crate) struct Ah {
-    /// What it was made with.
-    pub attr: AhAttr,
+    /// Number of its PD.
+    pd_number: u32,
     /// Place of its PD.
     pub pd: u32,
 }
@@ -232,15 +264,28 @@ impl<P: Platform> Inner<'_, P> {
             }
         };
         let index = vacant.index();
-        self.av.write(index, &self.vector(home.number, attr));
-        let (attr, pd) = (*attr, home.index);
-        let ah = vacant.fill(Ah { attr, pd });
+        self.av.make(index, &self.vector(home.number, attr), attr);
+        let (pd_number, pd) = (home.number, home.index);
+        let ah = vacant.fill(Ah { pd_number, pd });
         self.av.own(ah, pd);
         Ok(ah)
     }
 
     pub(crate) fn query_ah(&self, ah: AhHandle) -> Result<AhAttr, VerbsError> {
-        Ok(self.ahs.get(ah)?.attr)
+        let _held = self.ahs.get(ah)?;
+        let stale = VerbsError::InvalidHandle { object: Ah::NAME };
+        self.av.attr(ah.index()).ok_or(stale)
+    }
+
+    /// A datagram that is outstanding goes to the old place, to the new one or, if the HCA reads its vector in this
+    /// very moment, nowhere. Never blocks.
+    pub(crate) fn modify_ah(&self, ah: AhHandle, attr: &AhAttr) -> Result<(), VerbsError> {
+        self.cmd.health().check()?;
+        self.check_address(attr)?;
+        let held = self.ahs.get(ah)?;
+        let vector = self.vector(held.pd_number, attr);
+        self.av.make(ah.index(), &vector, attr);
+        Ok(())
     }
 
     pub(crate) fn destroy_ah(&self, ah: AhHandle) -> Result<(), VerbsError> {

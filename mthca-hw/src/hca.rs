@@ -147,6 +147,9 @@ impl<P: Platform> Inner<'_, P> {
         for index in self.mws.live() {
             let _ = self.mws.handle_at(index).map(|mw| self.dealloc_mw(mw));
         }
+        for index in self.fmrs.live() {
+            let _ = self.fmrs.handle_at(index).map(|fmr| self.end_fmr(fmr));
+        }
         for index in self.mrs.live() {
             let _ = self.mrs.handle_at(index).map(|mr| self.dereg_mr(mr));
         }
@@ -175,6 +178,7 @@ impl<P: Platform> Inner<'_, P> {
         }
         caps.set(DeviceCaps::SRQ, limits.has_srq && self.plan.srq.count > 0);
         caps.set(DeviceCaps::MEMORY_WINDOWS, self.has_windows());
+        caps.set(DeviceCaps::FMR, self.has_fmrs());
         caps
     }
 
@@ -217,7 +221,7 @@ impl<P: Platform> Inner<'_, P> {
             max_pd: profile.pds,
             max_ah: profile.ahs,
             max_mw: if self.has_windows() { profile.mws } else { 0 },
-            max_fmr: 0,
+            max_fmr: if self.has_fmrs() { profile.fmrs } else { 0 },
             max_dest_rd_atomic: self.max_dest_rd_atomic(),
             max_rd_atomic: self.max_rd_atomic(),
             max_mcast_groups: 1 << self.plan.log_mcg.saturating_sub(1),
@@ -280,9 +284,6 @@ impl<P: Platform> Inner<'_, P> {
 const NO_USER: VerbsError = VerbsError::Unsupported {
     feature: "user contexts",
 };
-const NO_FMR: VerbsError = VerbsError::Unsupported {
-    feature: "fast memory regions",
-};
 
 impl<P: Platform> Device for Hca<'_, P> {
     fn name(&self) -> &str {
@@ -333,10 +334,8 @@ impl<P: Platform> Device for Hca<'_, P> {
     fn query_ah(&self, ah: AhHandle) -> Result<AhAttr, VerbsError> {
         self.core.query_ah(ah)
     }
-    fn modify_ah(&self, _: AhHandle, _: &AhAttr) -> Result<(), VerbsError> {
-        Err(VerbsError::Unsupported {
-            feature: "modifying an address handle",
-        })
+    fn modify_ah(&self, ah: AhHandle, attr: &AhAttr) -> Result<(), VerbsError> {
+        self.core.modify_ah(ah, attr)
     }
     fn destroy_ah(&self, ah: AhHandle) -> Result<(), VerbsError> {
         self.core.destroy_ah(ah)
@@ -409,22 +408,22 @@ impl<P: Platform> Device for Hca<'_, P> {
         self.core.dealloc_mw(mw)
     }
 
-    fn alloc_fmr(&self, _: PdHandle, _: &FmrInit) -> Result<FmrHandle, VerbsError> {
-        Err(NO_FMR)
+    fn alloc_fmr(&self, pd: PdHandle, init: &FmrInit) -> Result<FmrHandle, VerbsError> {
+        self.core.alloc_fmr(pd, init)
     }
     unsafe fn map_fmr(
         &self,
-        _: FmrHandle,
-        _: &[DmaAddr],
-        _: u64,
+        fmr: FmrHandle,
+        pages: &[DmaAddr],
+        iova: u64,
     ) -> Result<(LKey, RKey), VerbsError> {
-        Err(NO_FMR)
+        self.core.map_fmr(fmr, pages, iova)
     }
-    fn unmap_fmrs(&self, _: &[FmrHandle]) -> Result<(), VerbsError> {
-        Err(NO_FMR)
+    fn unmap_fmrs(&self, fmrs: &[FmrHandle]) -> Result<(), VerbsError> {
+        self.core.unmap_fmrs(fmrs)
     }
-    fn dealloc_fmr(&self, _: FmrHandle) -> Result<(), VerbsError> {
-        Err(NO_FMR)
+    fn dealloc_fmr(&self, fmr: FmrHandle) -> Result<(), VerbsError> {
+        self.core.dealloc_fmr(fmr)
     }
 
     fn attach_mcast(&self, qp: QpHandle, mgid: Gid, mlid: Lid) -> Result<(), VerbsError> {

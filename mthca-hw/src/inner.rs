@@ -11,6 +11,7 @@ use crate::cmd::{Cause, Channel, CmdError, Command, TakesBack};
 use crate::cq::{Cq, CqPlace};
 use crate::eq::{EQS, Eq, Which};
 use crate::event::{Marks, StrayCounts, Strays};
+use crate::fmr::{Fmr, FmrEntries, FmrPlace};
 use crate::health::End;
 use crate::isr::Arm;
 use crate::let_go::Released;
@@ -86,6 +87,10 @@ pub(crate) struct Inner<'p, P: Platform> {
     pub mr_places: Table<'p, MrPlace<P>, P>,
     pub mws: Objects<'p, Mw, P>,
     pub mw_gate: Gate<(), P::RawGate>,
+    pub fmrs: Objects<'p, Fmr, P>,
+    pub fmr_places: Table<'p, FmrPlace<P>, P>,
+    pub fmr_entries: FmrEntries<P::Registers>,
+    pub fmr_gate: Gate<(), P::RawGate>,
     pub groups: Gate<Groups<'p, P>, P::RawGate>,
     pub ports: [Port<'p, P>; 2],
     /// The node description that the owner set.

@@ -33,6 +33,7 @@ mod eq;
 mod event;
 mod events;
 mod extents;
+mod fmr;
 mod hca;
 mod health;
 mod inner;

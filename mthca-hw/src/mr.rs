@@ -16,9 +16,9 @@ use hca_abi::infinihost::dev_lim::features;
 use hca_abi::infinihost::mpt::{Mpt, MptStatus};
 
 /// Logarithm of the smallest page.
-const MIN_SHIFT: u8 = 12;
+pub(crate) const MIN_SHIFT: u8 = 12;
 /// Logarithm of the largest page: five bits in the entry.
-const MAX_SHIFT: u8 = MIN_SHIFT + 31;
+pub(crate) const MAX_SHIFT: u8 = MIN_SHIFT + 31;
 
 /// A consumer's region: its handle, and its key for the data path. What else there is to know is in its place.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ pub(crate) struct Ring {
 }
 
 /// Sets the rights of an entry. Local read is always granted.
-fn allow(entry: &mut Mpt, access: Access) {
+pub(crate) fn allow(entry: &mut Mpt, access: Access) {
     entry
         .set_local_read(true)
         .set_local_write(access.contains(Access::LOCAL_WRITE))
@@ -229,7 +229,7 @@ impl<P: Platform> Inner<'_, P> {
         self.limits.can(features::ATOMICS)
     }
 
-    fn check_access(&self, access: Access) -> Result<(), VerbsError> {
+    pub(crate) fn check_access(&self, access: Access) -> Result<(), VerbsError> {
         let unsupported = |feature| Err(VerbsError::Unsupported { feature });
         let bits = u64::from(access.bits());
         let invalid = VerbsError::InvalidAttr {

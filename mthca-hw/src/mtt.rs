@@ -58,6 +58,18 @@ impl<'p, P: Platform> MttTable<'p, P> {
         self.base.wrapping_add(room.first as u64 * SEGMENT)
     }
 
+    /// Stores `pages` from the first entry of `room` on, where attached memory can be reached; else nothing. Any
+    /// context; never blocks.
+    pub fn store(&self, room: Extent, pages: impl Iterator<Item = u64>) {
+        let at = self.address(room).wrapping_sub(self.base) as usize;
+        let limit = room.len() as usize * SEGMENT_PAGES as usize;
+        if let Some(window) = &self.window {
+            for (index, page) in (0..limit).zip(pages) {
+                window.write_be64(at + index * size_of::<Mtt>(), Mtt::page(page).to_bits());
+            }
+        }
+    }
+
     /// Stores `pages` from the first entry of `room` on. Control context; may block.
     pub fn write(
         &self,
@@ -68,11 +80,8 @@ impl<'p, P: Platform> MttTable<'p, P> {
     ) -> Result<(), CmdError> {
         let first = self.address(room);
         let limit = u64::from(room.len()) * u64::from(SEGMENT_PAGES);
-        if let Some(window) = &self.window {
-            let at = first.wrapping_sub(self.base) as usize;
-            for (index, page) in (0..limit as usize).zip(pages) {
-                window.write_be64(at + index * size_of::<Mtt>(), Mtt::page(page).to_bits());
-            }
+        if self.window.is_some() {
+            self.store(room, pages);
             return Ok(());
         }
         let mut at = 0;

@@ -15,6 +15,7 @@ use crate::cq::CqPlace;
 use crate::eq::{EQS, Eq};
 use crate::event::{Marks, Strays};
 use crate::extents::order_of;
+use crate::fmr::{FmrEntries, FmrPlace};
 use crate::inner::{Inner, NOBODY, Node, slab};
 use crate::isr::Isr;
 use crate::let_go::Released;
@@ -582,6 +583,9 @@ impl<'p, P: Platform> Opening<'p, P> {
         let srqs = slab(machine, profile.srqs, device)?;
         let mrs = slab(machine, profile.mrs, device)?;
         let mws = slab(machine, profile.mws, device)?;
+        let fmrs = slab(machine, profile.fmrs, device)?;
+        let fmr_places = Table::new(machine, profile.fmrs as usize, |_| FmrPlace::new(machine))?;
+        let fmr_entries = FmrEntries::new(machine, &plan, ddr)?;
         let cq_places = Table::new(machine, profile.cqs as usize, |_| CqPlace::new(machine))?;
         let qp_places = Table::new(machine, profile.qps as usize, |_| QpPlace::new(machine))?;
         let srq_places = Table::new(machine, profile.srqs as usize, |_| SrqPlace::new(machine))?;
@@ -630,6 +634,10 @@ impl<'p, P: Platform> Opening<'p, P> {
             mr_places,
             mws,
             mw_gate: machine.gate("MWs", ()),
+            fmrs,
+            fmr_places,
+            fmr_entries,
+            fmr_gate: machine.gate("FMRs", ()),
             groups: machine.gate("multicast groups", groups),
             ports,
             description: machine.gate("node description", None),

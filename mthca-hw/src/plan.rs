@@ -136,7 +136,7 @@ pub struct Plan {
 }
 
 /// Bytes of an MPT entry, T-mode.
-const MPT_ENTRY: u64 = 64;
+pub const MPT_ENTRY: u64 = 64;
 /// Bytes of an MTT segment: 8 entries.
 pub const SEGMENT: u64 = 64;
 /// MTT entries of a segment.

@@ -176,8 +176,8 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         if vector.pd != self.pd {
             return Err(PostCause::InvalidHandle);
         }
-        let to = vector.attr;
         drop(vector);
+        let to = core.av.attr(ah.index()).ok_or(PostCause::InvalidHandle)?;
         let port = core.check_port(self.port);
         let port = port.map_err(|_| PostCause::InvalidAttr)?;
         if to.port != self.port {

@@ -156,6 +156,11 @@ command! {
 }
 impl TakesBack for Hw2SwMptEntry {}
 
+command! {
+    /// Drops what the HCA has cached of protection and translation entries; ends when no access uses it any more.
+    SyncTpt = SYNC_TPT, B {}
+}
+
 /// Translations of one WRITE_MTT: with the header, 512 bytes.
 pub const MTTS: usize = 62;
 
