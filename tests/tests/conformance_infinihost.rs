@@ -23,6 +23,8 @@ const DECLARED: Declared = Declared {
         .union(Features::CQ_RESIZE)
         .union(Features::ATOMICS)
         .union(Features::WINDOWS_1)
+        .union(Features::FMR)
+        .union(Features::MODIFY_AH)
         .union(Features::PATH_MIGRATION)
         .union(Features::REREGISTER)
         .union(Features::NODE_DESCRIPTION)
@@ -34,6 +36,12 @@ const DECLARED: Declared = Declared {
     datagram_too_long: TooLong::InCompletion,
     receive_too_short: Hears::Error,
     send_error_is_fatal: false,
+};
+
+/// The same without attached memory in reach, which fast regions need.
+const POOR: Declared = Declared {
+    features: DECLARED.features.difference(Features::FMR),
+    ..DECLARED
 };
 
 /// The least, and a few of what is there only if somebody wants it.
@@ -136,6 +144,7 @@ struct InfiniHosts<'m> {
     machines: [&'m SimPlatform; 2],
     wakes: [&'m Counter; 2],
     wishes: &'m Wishes,
+    declared: &'static Declared,
 }
 
 impl<'m> Rig for InfiniHosts<'m> {
@@ -151,7 +160,7 @@ impl<'m> Rig for InfiniHosts<'m> {
     }
 
     fn declared(&self) -> &Declared {
-        &DECLARED
+        self.declared
     }
 
     fn together<'a>(&'a self, one: &'a (dyn Fn() + Sync), other: &'a (dyn Fn() + Sync)) {
@@ -204,7 +213,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Two whole machines.
 fn rig(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
-    run(&|_| (), false, case);
+    run(&|_| (), false, &DECLARED, case);
 }
 
 /// The least that a machine and a card can be: 32-bit accesses, an interrupt pin, attached memory out of reach, one
@@ -214,13 +223,14 @@ fn poor(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
         (card.ports, card.msix, card.hidden_ddr) = (1, false, true);
         card.command_time = Duration::from_micros(30);
     };
-    run(&make_poor, true, case);
+    run(&make_poor, true, &POOR, case);
 }
 
 /// Runs `case` in a rig of its own.
 fn run(
     change: &dyn Fn(&mut Config),
     narrow: bool,
+    declared: &'static Declared,
     case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static,
 ) {
     let config = machine::Config {
@@ -247,6 +257,7 @@ fn run(
             machines,
             wakes: [&counters[0], &counters[1]],
             wishes: &asked,
+            declared,
         };
         case(&rig);
         drop(rig);

@@ -210,6 +210,13 @@ macro_rules! conformance {
                 a_bind_that_region_window_or_pd_do_not_allow_ends_with_mw_bind,
                 a_bind_of_local_rights_or_on_a_datagram_qp_is_not_posted,
             ],
+            fmr: [
+                a_mapped_region_has_its_pages_in_order_and_ends_where_they_end,
+                a_region_is_mapped_so_often_and_then_unmapped,
+                a_batch_that_is_unmapped_leaves_no_key_behind_and_others_alone,
+                pages_that_do_not_fit_are_refused_and_the_old_mapping_stays,
+                a_pd_with_a_fast_region_in_it_is_busy_until_that_is_gone,
+            ],
             failure: [
                 a_failure_is_told_once_and_flushes_all_that_is_outstanding,
                 a_removal_is_told_once_and_flushes_all_that_is_outstanding,

@@ -30,21 +30,21 @@ fn reregister<D: Device>(
 }
 
 /// A UD QP of A that sends to one of B, which receives; tells whether memory can be gathered or filled.
-struct Probe<'r, R: Rig> {
-    a: Station<'r, R>,
+pub(super) struct Probe<'r, R: Rig> {
+    pub(super) a: Station<'r, R>,
     b: Station<'r, R>,
     b_qp: QpInfo,
 }
 
 impl<'r, R: Rig> Probe<'r, R> {
-    fn new(rig: &'r R) -> Self {
+    pub(super) fn new(rig: &'r R) -> Self {
         let [a, b] = Station::pair(rig);
         let b_qp = b.ud();
         Self { a, b, b_qp }
     }
 
     /// How a send of `sges` by a QP of A in its station's PD ends.
-    fn gather(&self, sges: &[Sge]) -> WcStatus {
+    pub(super) fn gather(&self, sges: &[Sge]) -> WcStatus {
         let qp = self.a.ud();
         let into = self.b.buffer.sge(0, 4096);
         self.b.receive(self.b_qp.handle, 1, &[into]);
@@ -58,7 +58,7 @@ impl<'r, R: Rig> Probe<'r, R> {
     }
 
     /// What the last send brought.
-    fn arrived(&self, len: usize) -> Vec<u8> {
+    pub(super) fn arrived(&self, len: usize) -> Vec<u8> {
         self.b.buffer.bytes(GRH as usize, len)
     }
 

@@ -19,6 +19,7 @@ pub mod address;
 pub mod connected;
 pub mod cq;
 pub mod failure;
+pub mod fmr;
 pub mod hca_and_port;
 pub mod keys;
 pub mod memory;
