@@ -41,6 +41,8 @@ pub enum DropReason {
     Payload(usize),
     /// The P_Key or the Q_Key does not fit.
     Key(KeyViolation),
+    /// Not the way that the connection takes: another source LID (this), or GRH. protocols 2.3.1.
+    Path(Lid),
 }
 
 impl fmt::Display for DropReason {
@@ -58,6 +60,7 @@ impl fmt::Display for DropReason {
             Self::Opcode(opcode) => write!(f, "opcode {opcode:#04x} is not spoken by the QP"),
             Self::Payload(len) => write!(f, "{len} bytes of payload are not taken"),
             Self::Key(violation) => write!(f, "wrong key: {:?}", violation.key),
+            Self::Path(slid) => write!(f, "LID {slid} is not where the connection leads"),
         }
     }
 }

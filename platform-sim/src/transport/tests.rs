@@ -14,7 +14,7 @@ const MGID: Gid = Gid([
 ]);
 
 /// An active port with LID 8 to 11, and a few entries in its tables.
-fn node() -> NodeState {
+pub(super) fn node() -> NodeState {
     let mut node = NodeState::ca(Guid(0x10), &[Guid(0x11)], &PortCaps::SDR_4X);
     let port = node.port_mut(1).unwrap();
     port.info.state = State::ACTIVE;
