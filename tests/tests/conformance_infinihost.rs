@@ -292,3 +292,4 @@ fn run(
 
 conformance!(infinihost, rig);
 conformance!(poor_infinihost, poor);
+conformance!(infinihost_connections, rig, connections);

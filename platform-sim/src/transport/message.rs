@@ -54,6 +54,8 @@ pub enum Refusal {
     ReceiveOperation,
     /// The receive queue, own or shared, cannot be read.
     ReceiveQueue,
+    /// What is allowed cannot be done: tables or memory are out of reach.
+    Operational,
 }
 
 impl Refusal {
@@ -62,9 +64,10 @@ impl Refusal {
         match self {
             Self::InvalidRequest | Self::ReceiveLength => NakCode::INVALID_REQUEST,
             Self::RemoteAccess => NakCode::REMOTE_ACCESS_ERROR,
-            Self::ReceiveProtection | Self::ReceiveOperation | Self::ReceiveQueue => {
-                NakCode::REMOTE_OPERATIONAL_ERROR
-            }
+            Self::ReceiveProtection
+            | Self::ReceiveOperation
+            | Self::ReceiveQueue
+            | Self::Operational => NakCode::REMOTE_OPERATIONAL_ERROR,
         }
     }
 }

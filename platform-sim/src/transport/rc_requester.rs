@@ -38,7 +38,7 @@ impl RequesterLimits {
     /// How long an answer may take; twice the least that is allowed. protocols 2.6.3.
     fn patience(&self) -> Option<Duration> {
         let code = self.timeout & 0x1f;
-        (code != 0).then(|| Duration::from_nanos(2 * 4096 << code))
+        (code != 0).then(|| Duration::from_nanos(8192 << code))
     }
 }
 
@@ -212,7 +212,16 @@ impl<T> RcRequester<T> {
             .is_some_and(|limit| (1..1 << 23).contains(&ahead(limit)))
     }
 
-    /// May `request` begin? One at a time begins, when all packets of those before it are sent.
+    /// May a request begin, whatever it is? One at a time does, when all packets of those before it are sent.
+    pub fn is_open(&self) -> bool {
+        self.next == self.end
+            && self.not_ready.is_none()
+            && self.window.len() < self.limits.max_requests
+            && self.failure().is_none()
+            && self.window.back().is_none_or(|last| last.doomed.is_none())
+    }
+
+    /// May `request` begin?
     pub fn may_begin(&self, request: &Request, fence: bool) -> bool {
         let bringing = self.window.iter().filter(|one| one.request.brings_data());
         let waited_for = bringing.count();
@@ -224,10 +233,7 @@ impl<T> RcRequester<T> {
             .end
             .since(self.base())
             .saturating_add(request.psns(self.limits.mtu));
-        self.next == self.end
-            && self.not_ready.is_none()
-            && self.window.len() < self.limits.max_requests
-            && self.window.iter().all(|one| one.doomed.is_none())
+        self.is_open()
             && !(fence && waited_for != 0)
             && !(request.brings_data() && waited_for >= self.limits.max_rd_atomic.max(1))
             && psns <= MAX_PSNS

@@ -432,9 +432,11 @@ impl RcResponder {
         self.refuse(reply.psn, refusal);
     }
 
-    /// Nothing more is accepted or sent.
+    /// Nothing more is accepted or sent, but for a refusal that has ended the connection already, and what goes before it.
     pub fn stop(&mut self) {
-        self.failed = true;
+        if core::mem::replace(&mut self.failed, true) {
+            return;
+        }
         self.pending.clear();
         self.tail = None;
     }

@@ -1,8 +1,8 @@
 //! Unreliable connections: requests are complete when they are sent, and what is lost stays lost. protocols 2.7.
 
 use super::message::{Message, NotTaken, Refusal, RemoteAccess, ResponderHost, take_message};
-use super::rc_requester::Transmit;
-use super::request::Request;
+use super::rc_requester::{Failure, Transmit};
+use super::request::{Request, RequestOp};
 use core_ib::wire::packet::{Position, Transport};
 use core_ib::{Mtu, Psn};
 
@@ -13,6 +13,8 @@ pub struct UcRequester<T> {
     current: Option<(Request, T)>,
     /// Packets of it that went.
     sent: u32,
+    /// It fails.
+    doomed: Option<Failure>,
 }
 
 impl<T> UcRequester<T> {
@@ -23,6 +25,7 @@ impl<T> UcRequester<T> {
             psn,
             current: None,
             sent: 0,
+            doomed: None,
         }
     }
 
@@ -38,7 +41,24 @@ impl<T> UcRequester<T> {
 
     /// `request` begins.
     pub fn begin(&mut self, request: Request, tag: T) {
-        (self.current, self.sent) = (Some((request, tag)), 0);
+        (self.current, self.sent, self.doomed) = (Some((request, tag)), 0, None);
+    }
+
+    /// A request begins that cannot be carried out.
+    pub fn begin_doomed(&mut self, failure: Failure, tag: T) {
+        let op = RequestOp::Local;
+        self.begin(Request { op, len: 0 }, tag);
+        self.doomed = Some(failure);
+    }
+
+    /// The request that has begun cannot be carried out to its end.
+    pub fn fail(&mut self, failure: Failure) {
+        self.doomed = self.doomed.or(Some(failure));
+    }
+
+    /// Why the request that has begun fails, if it does.
+    pub fn failure(&self) -> Option<Failure> {
+        self.doomed.filter(|_| self.current.is_some())
     }
 
     /// What the owner gave with the request that has begun.
@@ -49,7 +69,8 @@ impl<T> UcRequester<T> {
     /// The packet that goes next; the same until [`sent`](Self::sent) says that it went.
     pub fn transmit(&self) -> Option<Transmit> {
         let (request, _) = self.current.as_ref()?;
-        (self.sent < request.psns(self.mtu)).then(|| Transmit {
+        let goes_on = self.doomed.is_none() && self.sent < request.psns(self.mtu);
+        goes_on.then(|| Transmit {
             slot: 0,
             packet: request.packet(self.mtu, self.sent),
             psn: self.psn,
@@ -65,7 +86,8 @@ impl<T> UcRequester<T> {
 
     /// The request, if all of it was sent; it is forgotten.
     pub fn pop_completed(&mut self) -> Option<(Request, T)> {
-        let done = |(request, _): &mut (Request, T)| self.sent >= request.psns(self.mtu);
+        let (sent, mtu, sound) = (self.sent, self.mtu, self.doomed.is_none());
+        let done = |(request, _): &mut (Request, T)| sound && sent >= request.psns(mtu);
         self.current.take_if(done)
     }
 

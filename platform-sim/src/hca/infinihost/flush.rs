@@ -98,7 +98,7 @@ impl InfiniHost {
             return;
         };
         let reliable = matches!(qp.context.service(), ServiceType::RC | ServiceType::RD);
-        let flushed = qp.sq.flush();
+        let flushed = qp.flush_sends();
         let Some((&Flushed { at, behind }, rest)) = flushed.split_first() else {
             return;
         };
@@ -142,12 +142,11 @@ impl InfiniHost {
         }
         qp.context.set_state(QpState::ERR);
         let shares = qp.srq().is_some();
-        let sends = qp.sq.flush();
-        let receives = if shares {
-            Vec::new()
-        } else {
-            qp.rq.flush(&self.chip, bus)
-        };
+        let sends = qp.flush_sends();
+        let receives = qp.flush_receives(&self.chip, bus);
+        if let Some(connected) = &mut qp.connected {
+            connected.stop();
+        }
         self.flushed(bus, qpn, Side::Send, &sends);
         self.flushed(bus, qpn, Side::Receive, &receives);
         if shares {

@@ -106,7 +106,7 @@ impl InfiniHost {
                 return;
             }
         }
-        if self.emit(bus, port, packet).is_err() {
+        if self.emit(bus, port, &packet).is_err() {
             self.chip
                 .ledger
                 .count("MAD of the firmware's lost: no room on the wire");

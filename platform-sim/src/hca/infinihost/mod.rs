@@ -14,6 +14,7 @@ mod catas;
 mod chip;
 mod cmd;
 mod config;
+mod connected;
 mod cq;
 mod ddr;
 mod eq;
@@ -31,10 +32,6 @@ mod queue;
 mod receive;
 mod record;
 mod regs;
-#[allow(
-    dead_code,
-    reason = "the engines of connected services call it, and none is there yet"
-)]
 mod remote;
 mod reset;
 mod send;
@@ -56,6 +53,7 @@ use chip::Chip;
 use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::DmaAddr;
+use core_ib::wire::packet::MAX_PACKET;
 use cq::Cqs;
 use ddr::Ddr;
 use eq::{Events, Rung};
@@ -92,6 +90,21 @@ mod timers {
     pub const TRAP: TimerId = TimerId(2);
     /// M-mode: queues in error may have been given more.
     pub const WATCH: TimerId = TimerId(3);
+
+    const CONNECTION: u64 = 1 << 32;
+
+    /// The clock of a connection.
+    pub const fn connection(qpn: u32) -> TimerId {
+        TimerId(CONNECTION | qpn as u64)
+    }
+
+    /// Whose clock that is.
+    pub const fn qpn(id: TimerId) -> Option<u32> {
+        if id.0 & CONNECTION == 0 {
+            return None;
+        }
+        Some(id.0 as u32)
+    }
 }
 
 /// How far bring-up has come. infinihost 3.6.
@@ -121,6 +134,8 @@ pub struct InfiniHost {
     work: WorkList,
     /// How long until queues in error are looked at again.
     watch: Duration,
+    /// Room for the packet that is being made.
+    scratch: Vec<u8>,
     /// Configuration space does not answer before this: a reset is under way.
     silent_until: Instant,
 }
@@ -153,6 +168,7 @@ impl InfiniHost {
             ports: Ports::new(&config),
             work: WorkList::new(),
             watch: Duration::ZERO,
+            scratch: vec![0; MAX_PACKET],
             silent_until: Instant(0),
             config,
         }
@@ -420,7 +436,11 @@ impl PciFunction for InfiniHost {
             timers::COMMAND => self.commands_due(bus),
             timers::TRAP => self.trap_due(bus),
             timers::WATCH => self.watch_due(bus),
-            _ => {}
+            _ => {
+                if let Some(qpn) = timers::qpn(id) {
+                    self.connection_timer(bus, qpn);
+                }
+            }
         }
         self.run(bus);
     }

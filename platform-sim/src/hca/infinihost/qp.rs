@@ -1,22 +1,26 @@
 //! Queue pairs: context, queues, and who carries out their work. infinihost 4.6, 4.7.
 
+use super::chip::Chip;
+use super::connected::Connected;
 use super::mpt::Key;
-use super::queue::{Ring, SendQueue};
+use super::queue::{Flushed, Ring, SendQueue};
 use super::record::RecordId;
 use super::supply::ReceiveQueue;
 use super::variant::Mode;
+use super::wqe::Position;
+use crate::machine::Bus;
 use hca_abi::infinihost::qp::{QpContext, QpState, ServiceType};
 use std::collections::BTreeMap;
 
-/// Who sends and receives for a queue pair. Connected services have an engine object each, which lives here.
+/// Who sends and receives for a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Unreliable datagrams.
     Datagram,
     /// Packets that software builds: QP0 and QP1.
     Raw,
-    /// A service that the model does not carry out: contexts are kept, sends fail.
-    Unserved,
+    /// Reliable and unreliable connections: [`Connected`].
+    Connected,
 }
 
 impl Engine {
@@ -24,7 +28,7 @@ impl Engine {
         match service {
             ServiceType::UD => Self::Datagram,
             ServiceType::MLX => Self::Raw,
-            _ => Self::Unserved,
+            _ => Self::Connected,
         }
     }
 }
@@ -40,6 +44,8 @@ pub struct Qp {
     pub sq: SendQueue,
     /// Receive requests, unless they come from an SRQ.
     pub rq: ReceiveQueue,
+    /// The engines of a connection, from RTR on; out while they are at work.
+    pub connected: Option<Box<Connected>>,
 }
 
 impl Qp {
@@ -62,6 +68,7 @@ impl Qp {
                 }
             },
             context,
+            connected: None,
         }
     }
 
@@ -101,10 +108,60 @@ impl Qp {
         self.context.has_srq().then(|| self.context.srqn())
     }
 
+    /// Forgets all send requests, those in flight included, and says what they were as [`SendQueue::flush`] does.
+    pub fn flush_sends(&mut self) -> Vec<Flushed> {
+        let mut posted = self.sq.flush();
+        let Some(connected) = self.connected.as_deref_mut() else {
+            return posted;
+        };
+        let (in_flight, rung) = connected.flush_sends();
+        let Some(&(first, _)) = in_flight.first() else {
+            return posted;
+        };
+        let mut flushed: Vec<Flushed> = in_flight
+            .iter()
+            .map(|&(at, _)| Flushed { at, behind: 0 })
+            .collect();
+        if self.mode == Mode::M {
+            flushed.append(&mut posted);
+            return flushed;
+        }
+        // One stands for all: it says how many doorbells led to those behind it.
+        let led = in_flight.iter().skip(1).filter(|&&(_, rung)| rung).count();
+        let more = posted
+            .first()
+            .map_or(0, |rest| usize::from(rest.behind) + usize::from(rung));
+        let behind = u16::try_from(led + more).unwrap_or(u16::MAX);
+        vec![Flushed { at: first, behind }]
+    }
+
+    /// Forgets all receive requests of its own and the one in hand, and says what they were as [`ReceiveQueue::flush`]
+    /// does.
+    pub fn flush_receives(&mut self, chip: &Chip, bus: &mut dyn Bus) -> Vec<Flushed> {
+        let connected = self.connected.as_deref_mut();
+        let in_hand = connected.and_then(Connected::flush_receive);
+        let in_hand = in_hand.map(|at| Flushed { at, behind: 0 });
+        if self.srq().is_some() {
+            return in_hand.into_iter().collect();
+        }
+        match (in_hand, self.mode) {
+            (None, _) => self.rq.flush(chip, bus),
+            (Some(Flushed { at, .. }), Mode::T) => {
+                let behind = self.rq.forget();
+                vec![Flushed { at, behind }]
+            }
+            (Some(first), Mode::M) => {
+                let mut flushed = vec![first];
+                flushed.append(&mut self.rq.flush(chip, bus));
+                flushed
+            }
+        }
+    }
+
     /// As a driver may query it.
     pub fn shown(&self) -> QpContext {
         let mut context = self.context;
-        let next = |position: Option<super::wqe::Position>| position.map_or(0, |at| at.nda);
+        let next = |position: Option<Position>| position.map_or(0, |at| at.nda);
         match self.mode {
             Mode::T => context
                 .set_sq_address(next(self.sq.first()))
@@ -113,6 +170,9 @@ impl Qp {
                 .set_sq_counter(self.sq.posted())
                 .set_rq_counter(self.rq.taken()),
         };
+        if let Some(connected) = &self.connected {
+            connected.show(&mut context);
+        }
         context
     }
 }

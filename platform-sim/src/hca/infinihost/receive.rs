@@ -11,18 +11,27 @@ use crate::transport::{
     Destination, DropReason, Incoming, ReceiverKind, UdReceipt, UdReceiver, accept,
     no_receive_request, ud_receive,
 };
-use core_ib::wire::packet::{Opcode, Service};
+use core_ib::wire::packet::Opcode;
 use core_ib::{QKey, Qpn};
 use hca_abi::infinihost::cqe::Cqe;
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
 use hca_abi::infinihost::eqe::{Eqe, EventType};
 use hca_abi::infinihost::qp::QpState;
+use hca_abi::infinihost::wqe::NextSegment;
+
+/// Where the list of data of a receive request begins.
+const RECEIVE_DATA: usize = size_of::<NextSegment>();
 
 /// A receive request that was taken from its queue, and the domain of its buffers.
-struct Taken {
-    wqe: Wqe,
-    pd: u32,
+pub struct Taken {
+    /// The request.
+    pub wqe: Wqe,
+    /// Domain of its buffers: the QP's, or the SRQ's.
+    pub pd: u32,
 }
+
+/// The queue that requests are taken from cannot be read, and its QP is to fail.
+pub struct QueueUnreadable;
 
 impl InfiniHost {
     /// A receive doorbell through UAR page `page`; without a size it is an SRQ's.
@@ -146,10 +155,8 @@ impl InfiniHost {
                 q_key: QKey(qp.context.q_key()),
                 receives: qp.receives(),
             },
-            Engine::Raw | Engine::Unserved => {
-                if opcode.service() != Service::Ud {
-                    self.chip.ledger.count("packet for a connected QP");
-                }
+            Engine::Connected => return self.connection_packet(bus, port, incoming, qpn),
+            Engine::Raw => {
                 return dropped(bus, port, &DropReason::Opcode(opcode.0));
             }
         };
@@ -189,7 +196,11 @@ impl InfiniHost {
         kind: ReceiverKind,
         receipt: &UdReceipt<'_>,
     ) {
-        let Some(taken) = self.take_request(bus, qpn) else {
+        let taken = match self.take_request(bus, qpn) {
+            Ok(taken) => taken,
+            Err(QueueUnreadable) => return self.queue_failed(bus, qpn),
+        };
+        let Some(taken) = taken else {
             if let Some(state) = self.ports.node.port_mut(port) {
                 no_receive_request(&mut state.counts, kind);
             }
@@ -201,7 +212,7 @@ impl InfiniHost {
         whole.extend_from_slice(receipt.grh.unwrap_or_default());
         whole.extend_from_slice(receipt.payload);
         let skip = UdReceipt::GRH_ROOM.saturating_sub(receipt.grh.map_or(0, <[u8]>::len));
-        if let Err(syndrome) = wqe.scatter(&mut self.chip, bus, pd, skip, &whole) {
+        if let Err(syndrome) = wqe.scatter(&mut self.chip, bus, pd, (RECEIVE_DATA, skip), &whole) {
             return self.receive_failed(bus, qpn, wqe.at, syndrome);
         }
         let signaled = wqe.next().signaled();
@@ -214,12 +225,20 @@ impl InfiniHost {
     }
 
     /// Takes the next receive request of QP `qpn`, own or shared.
-    fn take_request(&mut self, bus: &mut dyn Bus, qpn: u32) -> Option<Taken> {
-        let qp = self.qps.get_mut(qpn)?;
+    pub(super) fn take_request(
+        &mut self,
+        bus: &mut dyn Bus,
+        qpn: u32,
+    ) -> Result<Option<Taken>, QueueUnreadable> {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return Ok(None);
+        };
         if let Some(srqn) = qp.srq() {
-            return self.take_shared(bus, qpn, srqn);
+            return self.take_shared(bus, srqn);
         }
-        let at = qp.rq.first(&self.chip, bus)?;
+        let Some(at) = qp.rq.first(&self.chip, bus) else {
+            return Ok(None);
+        };
         let fetched = Wqe::fetch(
             &self.chip,
             bus,
@@ -231,22 +250,32 @@ impl InfiniHost {
             Ok(wqe) => {
                 let pd = qp.context.pd();
                 qp.rq.advance(&wqe, None);
-                Some(Taken { wqe, pd })
+                Ok(Some(Taken { wqe, pd }))
             }
             Err(error) => {
                 bus.report(format_args!(
                     "QP {qpn:#x}: receive WQE {:#x}: {error}",
                     at.nda
                 ));
-                self.queue_failed(bus, qpn);
-                None
+                Err(QueueUnreadable)
             }
         }
     }
 
-    fn take_shared(&mut self, bus: &mut dyn Bus, qpn: u32, srqn: u32) -> Option<Taken> {
-        let srq = self.srqs.get(srqn).filter(|srq| srq.is_sound())?;
-        let at = srq.queue.first(&self.chip, bus)?;
+    fn take_shared(
+        &mut self,
+        bus: &mut dyn Bus,
+        srqn: u32,
+    ) -> Result<Option<Taken>, QueueUnreadable> {
+        let Some(srq) = self.srqs.get(srqn) else {
+            return Ok(None);
+        };
+        if !srq.is_sound() {
+            return Err(QueueUnreadable);
+        }
+        let Some(at) = srq.queue.first(&self.chip, bus) else {
+            return Ok(None);
+        };
         let key = srq.key();
         match Wqe::fetch(&self.chip, bus, key, srq.base_high(), at) {
             Ok(wqe) => {
@@ -254,14 +283,13 @@ impl InfiniHost {
                 srq.queue.advance(&wqe, Some(units));
                 let pd = key.pd;
                 self.check_limit(bus, srqn);
-                Some(Taken { wqe, pd })
+                Ok(Some(Taken { wqe, pd }))
             }
             Err(error) => {
                 bus.report(format_args!("SRQ {srqn:#x}: WQE {:#x}: {error}", at.nda));
                 srq.fail();
                 self.srq_event(bus, EventType::SRQ_CATASTROPHIC, srqn);
-                self.queue_failed(bus, qpn);
-                None
+                Err(QueueUnreadable)
             }
         }
     }
@@ -282,7 +310,7 @@ impl InfiniHost {
 }
 
 /// A packet goes nowhere; only the machine's trace is told.
-fn dropped(bus: &mut dyn Bus, port: u8, reason: &DropReason) {
+pub fn dropped(bus: &mut dyn Bus, port: u8, reason: &DropReason) {
     if bus.tracing() {
         bus.trace(format_args!("port {port}: packet dropped: {reason}"));
     }

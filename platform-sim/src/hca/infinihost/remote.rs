@@ -12,6 +12,7 @@ use super::chip::Chip;
 use super::mpt::{AccessError, Key, Right};
 use super::qp::Qp;
 use crate::machine::Bus;
+use crate::transport::AtomicOp;
 use core::fmt;
 use core_ib::wire::packet::NakCode;
 use hca_abi::infinihost::init_hca::InitHca;
@@ -123,34 +124,6 @@ impl core::error::Error for RemoteError {}
 impl From<AccessError> for RemoteError {
     fn from(error: AccessError) -> Self {
         Self::Access(error)
-    }
-}
-
-/// An atomic, its operands as numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtomicOp {
-    /// Stores `swap` if the value is `compare`.
-    CompareSwap {
-        /// Compared with.
-        compare: u64,
-        /// Stored.
-        swap: u64,
-    },
-    /// Adds `add`, modulo 2^64.
-    FetchAdd {
-        /// Added.
-        add: u64,
-    },
-}
-
-impl AtomicOp {
-    /// What the value becomes. protocols 2.10.
-    pub const fn applied_to(self, value: u64) -> u64 {
-        match self {
-            Self::CompareSwap { compare, swap } if value == compare => swap,
-            Self::CompareSwap { .. } => value,
-            Self::FetchAdd { add } => value.wrapping_add(add),
-        }
     }
 }
 
@@ -289,7 +262,7 @@ impl Chip {
         self.keys
             .fetch(&self.memory, bus, &region, at, &mut bytes)?;
         let value = order.value(bytes);
-        let new = order.bytes(op.applied_to(value));
+        let new = order.bytes(op.apply(value));
         if new != bytes {
             self.keys.store(&mut self.memory, bus, &region, at, &new)?;
         }

@@ -72,6 +72,9 @@ impl InfiniHost {
             return;
         };
         qp.sq.scheduled = false;
+        if qp.connected.is_some() {
+            return self.connected_step(bus, qpn);
+        }
         if qp.state() != QpState::RTS {
             return;
         }
@@ -102,7 +105,7 @@ impl InfiniHost {
     }
 
     fn carry_out_send(&mut self, bus: &mut dyn Bus, qpn: u32, wqe: &Wqe) -> Result<Sent, Syndrome> {
-        let engine = self.qps.get(qpn).map_or(Engine::Unserved, |qp| qp.engine);
+        let engine = self.qps.get(qpn).map_or(Engine::Connected, |qp| qp.engine);
         let opcode = wqe.at.opcode;
         if wqe.at.nds == 0 {
             return Err(Syndrome::LOCAL_QP_OPERATION);
@@ -112,16 +115,10 @@ impl InfiniHost {
         }
         match engine {
             _ if opcode == WqeOpcode::NOP => Ok(Sent::Done(opcode)),
-            _ if opcode == WqeOpcode::BIND => self.bind(bus, qpn, wqe).map(|()| Sent::Done(opcode)),
             Engine::Datagram => self.send_datagram(bus, qpn, wqe),
             Engine::Raw => self.send_raw(bus, qpn, wqe),
-            Engine::Unserved => {
-                let service = self.qps.get(qpn).map(|qp| qp.context.service());
-                self.chip
-                    .ledger
-                    .count(format!("send {opcode:?} on a QP of service {service:?}"));
-                Err(Syndrome::LOCAL_QP_OPERATION)
-            }
+            // From RTR on it has engines, which send.
+            Engine::Connected => Err(Syndrome::LOCAL_QP_OPERATION),
         }
     }
 
@@ -145,24 +142,25 @@ impl InfiniHost {
 
     /// Sends a packet (LRH to VCRC) by `port`: on the wire, back in, or both. One that may not leave is lost, and as
     /// good as sent.
-    pub(super) fn emit(&mut self, bus: &mut dyn Bus, port: u8, packet: Vec<u8>) -> Result<(), u8> {
-        let (Some(state), Ok((lrh, _))) = (self.ports.node.port_mut(port), Lrh::read(&packet))
+    pub(super) fn emit(&mut self, bus: &mut dyn Bus, port: u8, packet: &[u8]) -> Result<(), u8> {
+        let (Some(state), Ok((lrh, _))) = (self.ports.node.port_mut(port), Lrh::read(packet))
         else {
             return Ok(());
         };
         let counts = state.counts;
-        if let Err(discard) = depart(state, &packet) {
+        if let Err(discard) = depart(state, packet) {
             if bus.tracing() {
                 bus.trace(format_args!("port {port}: not sent: {discard}"));
             }
             return Ok(());
         }
         let ways = whither(state, lrh.dlid);
-        if ways != Whither::Loopback && bus.send(port, &packet).is_err() {
+        if ways != Whither::Loopback && bus.send(port, packet).is_err() {
             state.counts = counts;
             return Err(lrh.vl.get());
         }
         if ways != Whither::Wire {
+            let packet = packet.to_vec();
             self.work.push_back(Work::Loopback { port, packet });
         }
         Ok(())

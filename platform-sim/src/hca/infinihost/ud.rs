@@ -151,7 +151,7 @@ impl InfiniHost {
         let written = headers.write(&data, &mut packet).map_err(|_| MALFORMED)?;
         let len = written.len();
         packet.truncate(len);
-        match self.emit(bus, port, packet) {
+        match self.emit(bus, port, &packet) {
             Ok(()) => Ok(self.datagram_sent(qpn, opcode)),
             Err(vl) => Ok(Sent::Blocked { port, vl }),
         }
@@ -210,7 +210,7 @@ impl InfiniHost {
                 return Err(MALFORMED);
             }
         }
-        match self.emit(bus, port, packet) {
+        match self.emit(bus, port, &packet) {
             Ok(()) => Ok(Sent::Done(opcode)),
             Err(vl) => Ok(Sent::Blocked { port, vl }),
         }

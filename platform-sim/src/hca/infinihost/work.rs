@@ -37,10 +37,10 @@ pub enum Work {
 pub type WorkList = VecDeque<Work>;
 
 impl InfiniHost {
-    /// Puts a QP's send queue on the list, unless it is there.
+    /// Puts a QP's send queue on the list, unless it is there. That of a connection also sends what is no request.
     pub(super) fn schedule_send(&mut self, qpn: u32) {
         if let Some(qp) = self.qps.get_mut(qpn)
-            && !qp.sq.is_empty()
+            && (qp.connected.is_some() || !qp.sq.is_empty())
             && !core::mem::replace(&mut qp.sq.scheduled, true)
         {
             self.work.push_back(Work::Send { qpn });

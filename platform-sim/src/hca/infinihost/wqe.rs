@@ -135,26 +135,69 @@ impl Wqe {
         Ok(())
     }
 
-    /// Scatters `skip` bytes that are left alone, then `data`, over the list behind the next segment.
+    /// Fills `out` from the list at `offset`, `skip` bytes in. A list that ends before is a local length error.
+    pub fn gather_part(
+        &self,
+        chip: &Chip,
+        bus: &mut dyn Bus,
+        pd: u32,
+        offset: usize,
+        mut skip: u64,
+        mut out: &mut [u8],
+    ) -> Result<(), Syndrome> {
+        for piece in self.pieces(offset) {
+            if out.is_empty() {
+                break;
+            }
+            let piece = piece?;
+            let len = match piece {
+                Piece::Pointer { len, .. } => len,
+                Piece::Inline(data) => data.len(),
+            };
+            let skipped = skip.min(len as u64);
+            skip -= skipped;
+            let skipped = skipped as usize; // at most `len`
+            let (part, rest) = out.split_at_mut(out.len().min(len - skipped));
+            out = rest;
+            match piece {
+                _ if part.is_empty() => {}
+                Piece::Inline(data) => {
+                    if let Some(from) = data.get(skipped..skipped + part.len()) {
+                        part.copy_from_slice(from);
+                    }
+                }
+                Piece::Pointer { lkey, address, .. } => {
+                    let at = address.wrapping_add(skipped as u64);
+                    let read = chip.read(bus, Key { key: lkey, pd }, at, part);
+                    read.map_err(|error| protection(bus, &error))?;
+                }
+            }
+        }
+        if out.is_empty() {
+            Ok(())
+        } else {
+            Err(Syndrome::LOCAL_LENGTH)
+        }
+    }
+
+    /// Scatters `skip` bytes that are left alone, then `data`, over the list at `offset`.
     pub fn scatter(
         &self,
         chip: &mut Chip,
         bus: &mut dyn Bus,
         pd: u32,
-        mut skip: usize,
+        (offset, mut skip): (usize, usize),
         mut data: &[u8],
     ) -> Result<(), Syndrome> {
-        let lens = self
-            .pieces(size_of::<NextSegment>())
-            .map(|piece| match piece {
-                Ok(Piece::Pointer { len, .. }) => Ok(len as u64),
-                Ok(Piece::Inline(_)) | Err(_) => Err(Syndrome::LOCAL_QP_OPERATION),
-            });
+        let lens = self.pieces(offset).map(|piece| match piece {
+            Ok(Piece::Pointer { len, .. }) => Ok(len as u64),
+            Ok(Piece::Inline(_)) | Err(_) => Err(Syndrome::LOCAL_QP_OPERATION),
+        });
         let room: u64 = lens.sum::<Result<u64, Syndrome>>()?;
         if room < (skip + data.len()) as u64 {
             return Err(Syndrome::LOCAL_LENGTH);
         }
-        for piece in self.pieces(size_of::<NextSegment>()) {
+        for piece in self.pieces(offset) {
             let Piece::Pointer { lkey, address, len } = piece? else {
                 return Err(Syndrome::LOCAL_QP_OPERATION);
             };

@@ -123,8 +123,8 @@ proptest! {
             }
         }
         prop_assert!(received.next().is_none());
-        let last_write = jobs.iter().filter(|job| matches!(job.request.op, RequestOp::Write { .. }));
-        if let Some(job) = last_write.filter(|job| !job.data.is_empty()).next_back() {
+        let mut writes = jobs.iter().filter(|job| matches!(job.request.op, RequestOp::Write { .. }));
+        if let Some(job) = writes.rfind(|job| !job.data.is_empty()) {
             prop_assert_eq!(&pair.owner.memory[4096..4096 + job.data.len()], &job.data[..]);
         }
         prop_assert!(pair.requester.is_idle() && pair.refusal.is_none());

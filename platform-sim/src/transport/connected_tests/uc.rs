@@ -44,7 +44,7 @@ proptest! {
         let jobs: Vec<Job> = lens.iter().enumerate()
             .map(|(at, &len)| send(&vec![at as u8 + 1; len])).collect();
         let mut owner = Owner { posted: vec![1024; 20].into(), ..Owner::default() };
-        let is_lost = |number: usize| lost.get(number).copied().unwrap_or(false) && number % 3 == 0;
+        let is_lost = |number: usize| lost.get(number).copied().unwrap_or(false) && number.is_multiple_of(3);
         let completed = run(Psn::new(first), &jobs, &is_lost, &mut owner);
         prop_assert_eq!(completed, (0..jobs.len()).collect::<Vec<_>>());
         let mut number = 0;

@@ -1,7 +1,7 @@
 //! The commands of queue pairs. infinihost 3.11, 4.7.
 
 use super::super::hcr::Command;
-use super::super::qp::{Engine, Qp};
+use super::super::qp::Qp;
 use super::super::queue::MAX_LOG_QUEUE;
 use super::super::transition::Transition;
 use super::super::variant::Mode;
@@ -41,12 +41,7 @@ impl InfiniHost {
             let mut context = QpContext::ZERO;
             row.apply(&mut context, &input.context, mask);
             context.set_local_qpn(qpn);
-            let qp = Qp::new(self.mode(), context);
-            if qp.engine == Engine::Unserved {
-                let service = context.service();
-                self.chip.ledger.count(format!("QP of service {service:?}"));
-            }
-            self.qps.insert(qp);
+            self.qps.insert(Qp::new(self.mode(), context));
         } else {
             let qp = self.qps.get_mut(qpn).ok_or(CmdStatus::BAD_QPEE_STATE)?;
             if qp.state() != row.from {
@@ -58,6 +53,7 @@ impl InfiniHost {
             let resumes = context.state() == QpState::RTS;
             if let Some(qp) = self.qps.get_mut(qpn) {
                 qp.context = context;
+                qp.context_changed(row.from);
             }
             if resumes {
                 self.schedule_send(qpn);
@@ -138,15 +134,22 @@ impl InfiniHost {
         Ok(None)
     }
 
-    /// RTS2SQD. No send request is ever half done between two calls, so the queue is drained at once.
+    /// RTS2SQD. But for connections no send request is ever half done between two calls, so that the queue is drained at
+    /// once.
     pub(super) fn drain_qp(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let qpn = self.qpn(command)?;
         let qp = self.qps.get_mut(qpn).ok_or(CmdStatus::BAD_QPEE_STATE)?;
         if qp.state() != QpState::RTS {
             return Err(CmdStatus::BAD_QPEE_STATE);
         }
+        let tell = QpModifier::decode(command.input_modifier).sqd_event;
+        if let Some(connected) = qp.connected.as_deref_mut().filter(|one| !one.is_drained()) {
+            connected.drain(tell);
+            qp.context.set_state(QpState::SQ_DRAINING);
+            return Ok(None);
+        }
         qp.context.set_state(QpState::SQD);
-        if QpModifier::decode(command.input_modifier).sqd_event {
+        if tell {
             self.qp_event(bus, EventType::SQ_DRAINED, qpn);
         }
         Ok(None)

@@ -152,6 +152,14 @@ fn victim(with_qp0: bool) -> Rig {
     }
     let context = qp_context(ServiceType::RC, 0, 1, 0x20);
     rig.modify(Opcode::RST2INIT_QPEE, 0x32, 0, &context);
+    // Connected to itself.
+    let mut connected = context;
+    let mut path = connected.primary_path();
+    path.set_dlid(0x15);
+    connected.set_primary_path(path).set_remote_qpn(0x32);
+    for opcode in [Opcode::INIT2RTR_QPEE, Opcode::RTR2RTS_QPEE] {
+        rig.modify(opcode, 0x32, 0, &connected);
+    }
     join(&mut rig);
     rig
 }

@@ -3,6 +3,7 @@
 mod bring_up;
 mod chains;
 mod completions;
+mod connected;
 mod counters;
 mod datagram;
 mod events;

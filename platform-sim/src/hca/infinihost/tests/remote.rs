@@ -2,8 +2,9 @@
 
 use super::super::bind::Binder;
 use super::super::mpt::{AccessError, Right};
-use super::super::remote::{AtomicOp, HostOrder, Remote, RemoteError, RemoteOp};
+use super::super::remote::{HostOrder, Remote, RemoteError, RemoteOp};
 use super::*;
+use crate::transport::AtomicOp;
 use core_ib::wire::packet::NakCode;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::mpt::Mpt;
@@ -345,12 +346,12 @@ proptest! {
     fn adding_commutes_and_wraps_and_a_swap_that_does_not_compare_changes_nothing(
         value: u64, add: u64, compare: u64, swap: u64,
     ) {
-        let added = AtomicOp::FetchAdd { add }.applied_to(value);
+        let added = AtomicOp::FetchAdd { add }.apply(value);
         prop_assert_eq!(added.wrapping_sub(value), add);
-        prop_assert_eq!(AtomicOp::FetchAdd { add: value }.applied_to(add), added);
-        let swapped = AtomicOp::CompareSwap { compare, swap }.applied_to(value);
+        prop_assert_eq!(AtomicOp::FetchAdd { add: value }.apply(add), added);
+        let swapped = AtomicOp::CompareSwap { compare, swap }.apply(value);
         prop_assert_eq!(swapped, if compare == value { swap } else { value });
         let equal = AtomicOp::CompareSwap { compare: value, swap };
-        prop_assert_eq!(equal.applied_to(value), swap);
+        prop_assert_eq!(equal.apply(value), swap);
     }
 }
