@@ -1,6 +1,7 @@
 //! What CI runs, stage by stage, each with its own time limit.
 
 use crate::run::{cargo, finish, root};
+use crate::say;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -117,22 +118,28 @@ const STAGES: [Stage; 10] = [
 
 /// Runs the stages whose names begin with one of `wanted`, or all.
 pub fn run(wanted: &[String]) -> Result<(), String> {
+    for word in wanted {
+        if !STAGES.iter().any(|stage| stage.name.starts_with(word)) {
+            let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
+            return Err(format!(
+                "no stage is called {word}: there are {}",
+                names.join(", ")
+            ));
+        }
+    }
     let chosen = |stage: &&Stage| {
-        wanted.is_empty()
-            || wanted
-                .iter()
-                .any(|word| stage.name.starts_with(word.as_str()))
+        wanted.is_empty() || wanted.iter().any(|word| stage.name.starts_with(word))
     };
     let mut failed = Vec::new();
     for stage in STAGES.iter().filter(chosen) {
-        println!("== {} (limit {} min)", stage.name, stage.minutes);
+        say!("== {} (limit {} min)", stage.name, stage.minutes);
         let start = Instant::now();
         let result = (stage.run)(Duration::from_secs(stage.minutes * 60));
         let seconds = start.elapsed().as_secs_f64();
         match result {
-            Ok(()) => println!("== {}: passed in {seconds:.0} s", stage.name),
+            Ok(()) => say!("== {}: passed in {seconds:.0} s", stage.name),
             Err(error) => {
-                println!("== {}: FAILED in {seconds:.0} s: {error}", stage.name);
+                say!("== {}: FAILED in {seconds:.0} s: {error}", stage.name);
                 failed.push(stage.name);
             }
         }
@@ -174,4 +181,18 @@ fn script(path: &str, limit: Duration) -> Result<(), String> {
             .current_dir(root()),
         Some(limit),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_that_there_is_not_is_refused_before_any_runs() {
+        let error = run(&["format".into(), "nosuch".into()]).unwrap_err();
+        assert!(
+            error.starts_with("no stage is called nosuch: there are format, "),
+            "{error}"
+        );
+    }
 }

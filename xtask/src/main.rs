@@ -5,6 +5,8 @@ mod run;
 mod vm;
 
 use clap::{Parser, Subcommand};
+use run::Failure;
+use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -48,14 +50,16 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo { options } => run::simulator("demo", &options),
         Command::Test { options } => run::tests(&options),
-        Command::Ci { stages } => ci::run(&stages),
-        Command::Vm(command) => vm::run(command),
+        Command::Ci { stages } => ci::run(&stages).map_err(Failure::Told),
+        Command::Vm(command) => vm::run(command).map_err(Failure::Told),
         Command::Bench { filter } => run::simulator("bench", filter.as_slice()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
+        Err(Failure::Child(code)) => ExitCode::from(code),
+        Err(Failure::Told(error)) => {
+            // Nobody is left to be told that it failed.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
