@@ -66,7 +66,19 @@ fn show(simulation: &mut Simulation, options: &Options, ended: &Ended) -> Result
     bring_up(simulation, options, ended)?;
     say!("{}", simulation.describe().trim_end());
     simulation.set_faults(options.faults());
-    serve(simulation, options, &namespaces, ended)
+    let result = serve(simulation, options, &namespaces, ended);
+    let unheard = namespaces
+        .iter()
+        .map(|namespace| namespace.not_taken("ib0"));
+    let unheard: u64 = unheard.map(|counter| counter.unwrap_or_default()).sum();
+    let hosts = simulation.hosts.iter();
+    let refused: u64 = hosts
+        .map(|host| host.remote.look(|it| it.packets_dropped))
+        .sum();
+    say!(
+        "IP packets: {unheard} that the system sent found a full queue, {refused} were not taken by an interface"
+    );
+    result
 }
 
 /// Runs until all interfaces are up.
@@ -125,11 +137,15 @@ fn serve(
             here.name(),
             peer.unwrap_or_default()
         );
-        while ended.signal().is_none() {
+        // What ends it is asked for, unless it is that nobody reads this.
+        while ended.check().is_ok() {
             simulation.run_for(Duration::from_millis(100));
             notes(simulation, options);
         }
-        return Ok(());
+        return match ended.signal() {
+            Some(_) => Ok(()),
+            None => ended.check(),
+        };
     }
     let child = Child::start(&options.command, here, there, addresses)?;
     watch(simulation, child, options, port, ended)

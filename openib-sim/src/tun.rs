@@ -4,14 +4,18 @@
 //! Takes the rights of an administrator and the `ip` program.
 
 use crate::ended::{Ended, Stop};
+use rustix::process::{Pid, Signal};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tun_rs::{DeviceBuilder, GROTable, SyncDevice, VIRTIO_NET_HDR_LEN};
 
 /// An address with the length of its prefix.
@@ -48,11 +52,16 @@ impl FromStr for Cidr {
 /// MTU of IPoIB in datagram mode over an InfiniBand MTU of 2048.
 pub const MTU: u16 = 2044;
 
-/// A command that runs in a namespace; killed if this is dropped before its end.
+/// A command that runs in a namespace. When this is dropped, it ends, and whatever it started in there.
 pub struct Child {
     program: String,
     process: std::process::Child,
+    /// Inode of the namespace.
+    inside: u64,
 }
+
+/// How long a process that is asked to end may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Child {
     /// Starts `words` in `here`. The environment names the other namespace, `there`, and its IPv4 and IPv6 addresses.
@@ -63,6 +72,10 @@ impl Child {
         (peer4, peer6): (Option<IpAddr>, Option<IpAddr>),
     ) -> Result<Self, String> {
         let (program, words) = words.split_first().ok_or("there is no command to run")?;
+        // What it leaves behind becomes ours, so that it can be found.
+        let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        let inside = adopted.map_err(io::Error::from).and_then(|()| here.inode());
+        let inside = inside.map_err(|error| format!("{program}: {error}"))?;
         let text = |address: Option<IpAddr>| address.map_or_else(String::new, |it| it.to_string());
         let process = here
             .command(program)
@@ -74,7 +87,11 @@ impl Child {
             .spawn()
             .map_err(|error| format!("{program}: {error}"))?;
         let program = program.clone();
-        Ok(Self { program, process })
+        Ok(Self {
+            program,
+            process,
+            inside,
+        })
     }
 
     /// How it ended, or that this program was told to end; `None` while it runs.
@@ -90,12 +107,62 @@ impl Child {
     }
 }
 
+/// This process's descendants in the network namespace of this inode.
+fn descendants(inside: u64) -> Vec<Pid> {
+    let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        // PID (NAME) STATE PARENT …, and a name may have anything in it.
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        if let Some(parent) = rest.split(' ').nth(1).and_then(|word| word.parse().ok()) {
+            parents.insert(pid, parent);
+        }
+    }
+    let me = std::process::id();
+    let is_ours = |pid: u32| {
+        let mut above = parents.get(&pid);
+        // Bounded: the table is no snapshot, and so may have a ring.
+        for _ in 0..parents.len() {
+            match above {
+                Some(parent) if *parent == me => return true,
+                Some(parent) => above = parents.get(parent),
+                None => return false,
+            }
+        }
+        false
+    };
+    let is_inside = |pid: u32| {
+        let net = std::fs::metadata(format!("/proc/{pid}/ns/net"));
+        net.is_ok_and(|net| net.ino() == inside)
+    };
+    let all = parents.keys().copied();
+    all.filter(|pid| is_ours(*pid) && is_inside(*pid))
+        .filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+        .collect()
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
-        // Fails if it has ended, and then there is nothing to wait for.
-        if self.process.kill().is_ok() {
-            let _ = self.process.wait();
+        for signal in [Signal::TERM, Signal::KILL] {
+            for pid in descendants(self.inside) {
+                // It may have ended meanwhile.
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+            let asked = Instant::now();
+            while !descendants(self.inside).is_empty() && asked.elapsed() < LAST_WORDS {
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
+        // These fail if it has ended; it may not have been inside yet.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -142,6 +209,18 @@ impl Namespace {
     /// Its name, for `ip netns exec`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    fn inode(&self) -> io::Result<u64> {
+        Ok(std::fs::metadata(format!("/run/netns/{}", self.name))?.ino())
+    }
+
+    /// Packets that a device inside did not take: of those that the system sent, because the simulator was busy.
+    pub fn not_taken(&self, device: &str) -> io::Result<u64> {
+        let counter = format!("/sys/class/net/{device}/statistics/tx_dropped");
+        let output = self.command("cat").arg(counter).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.trim().parse().map_err(io::Error::other)
     }
 
     /// A command that runs inside.
