@@ -1,18 +1,20 @@
-//! What a driver would say: addresses, numbers, and the mailbox of each command. T-mode; infinihost 3, 4, 6.
+//! What a driver would say: addresses, numbers, and the mailbox of each command. infinihost 3, 4, 6.
 
 use core_ib::wire::mad::{AttributeId, Mad, Method, Smp};
+use hca_abi::infinihost::av::AddressVector;
 use hca_abi::infinihost::cmd::Opcode;
 use hca_abi::infinihost::cq::CqContext;
 use hca_abi::infinihost::eq::{EqContext, EqState};
 use hca_abi::infinihost::init_hca::InitHca;
 use hca_abi::infinihost::mad_ifc::MadIfcInput;
 use hca_abi::infinihost::mgm::Mgm;
-use hca_abi::infinihost::mpt::{Mpt, MptStatus};
+use hca_abi::infinihost::mpt::{Mpt, MptStatus, m_key_of_index};
 use hca_abi::infinihost::mtt::{Mtt, WriteMttHeader};
 use hca_abi::infinihost::port::{InitIb, SetIb};
 use hca_abi::infinihost::qp::{QpContext, QpMailbox, ServiceType};
 use hca_abi::infinihost::resize_cq::ResizeCq;
-use hca_abi::infinihost::srq::{SrqContext, SrqState};
+use hca_abi::infinihost::srq::{MSrqContext, SrqContext, SrqState};
+use hca_abi::infinihost::vpm::VpmEntry;
 use zerocopy::IntoBytes;
 
 /// Bus address of BAR 0.
@@ -42,11 +44,20 @@ pub const PAGES_VA: u64 = 0x70_0000;
 /// WQEs of the SRQ.
 pub const SRQ_AT: u64 = 0x3_0000;
 
-/// Key of all memory.
+/// Pages lent to the firmware, to its auxiliary area, and to tables. M-mode.
+const FIRMWARE: u64 = 0x30_0000;
+const AUX: u64 = 0x1c_0000;
+const ICM: u64 = 0x20_0000;
+/// Bytes of the address space of tables that have pages.
+const ICM_LEN: u64 = 0x9_0000;
+/// From one table to the next.
+const TABLE: u64 = 0x1_0000;
+
+/// MPT entry of all memory.
 pub const ALL: u32 = 0x10;
-/// Key of the region with translations.
+/// That of the region with translations.
 pub const REGION: u32 = 0x11;
-/// Key of a window.
+/// That of a window.
 pub const WINDOW: u32 = 0x12;
 /// Domain of everything.
 pub const PD: u32 = 0x77;
@@ -106,6 +117,17 @@ pub fn pick<T: Copy>(of: &[T], which: u8) -> T {
         .expect("not empty")
 }
 
+/// Bytes from one WQE to the next.
+pub const STRIDE: u64 = 256;
+/// WQEs of one queue.
+pub const WQES: u64 = 8;
+
+/// First byte of a QP's receive queue; the send queue follows.
+pub fn queue_at(qpn: u32) -> u64 {
+    let index = QPS.iter().position(|qp| qp.qpn == qpn).unwrap_or(0);
+    0x4_0000 + index as u64 * 2 * WQES * STRIDE
+}
+
 /// Where the entries of an EQ are.
 pub const fn eq_at(eqn: u32) -> u64 {
     0x1_0000 + (eqn as u64 & 7) * 0x1000
@@ -127,94 +149,239 @@ pub struct Form {
     pub immediate: u64,
 }
 
-/// Tables one megabyte apart, at the front of attached memory.
-fn tables() -> InitHca {
-    let mut init = InitHca::ZERO;
-    let mb = |count: u64| BAR4 + (count << 20);
-    init.set_ud_av_port_check(true)
-        .set_qpc_base(mb(0))
-        .set_log_qps(8)
-        .set_eqpc_base(mb(1))
-        .set_cqc_base(mb(2))
-        .set_log_cqs(8)
-        .set_srqc_base(mb(3))
-        .set_log_srqs(8)
-        .set_eqc_base(mb(4))
-        .set_log_eqs(5)
-        .set_rdb_base(mb(8))
-        .set_mc_base(mb(5))
-        .set_log_mc_entry_size(8)
-        .set_mc_hash_size(64)
-        .set_log_mc_table_size(7)
-        .set_mpt_base(mb(6))
-        .set_log_mpts(8)
-        .set_mtt_base(mb(7));
-    init
+/// What a driver has found out about the card.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    /// M-mode: it has no memory of its own.
+    pub memfree: bool,
+    /// 1 or 2.
+    pub ports: u8,
 }
 
-fn key(which: u8) -> (u32, Mpt) {
-    let mut entry = Mpt::ZERO;
-    let key = pick(&[ALL, REGION, WINDOW], which);
-    entry
-        .set_status(MptStatus::SOFTWARE)
-        .set_key(key)
-        .set_pd(PD)
-        .set_local_read(true)
-        .set_local_write(true)
-        .set_remote_read(true)
-        .set_remote_write(true)
-        .set_remote_atomic(true)
-        .set_bind(true)
-        .set_region(key != WINDOW);
-    if key == REGION {
-        entry
-            .set_start(PAGES_VA)
-            .set_length(4 * 4096)
-            .set_mtt_address(BAR4 + (7 << 20) + 64);
-    } else {
-        entry.set_physical(true).set_length(Mpt::NO_LIMIT);
+/// A doorbell record by what it is for, in the context of [`UAR`].
+#[derive(Clone, Copy, Debug)]
+pub enum Record {
+    SetCi(u32),
+    Arm(u32),
+    Sq(u32),
+    Rq(u32),
+    Srq,
+}
+
+impl Record {
+    /// Its place there.
+    pub const fn index(self) -> u32 {
+        match self {
+            Self::Sq(qpn) => qpn & 0x7f,
+            Self::Rq(qpn) => 0x80 + (qpn & 0x7f),
+            Self::SetCi(cqn) => 0x100 + (cqn & 0x7f),
+            Self::Arm(cqn) => 0x180 + (cqn & 0x3f),
+            Self::Srq => 0x1f0,
+        }
     }
-    (key, entry)
+
+    /// Where in host memory it is.
+    pub const fn at(self) -> u64 {
+        ICM + 8 * TABLE + UAR as u64 * 4096 + self.index() as u64 * 8
+    }
 }
 
-/// Context of a QP at any transition.
-fn context(qp: &Qp) -> QpContext {
-    let mut context = QpContext::ZERO;
-    let mut path = context.primary_path();
-    let other = LIDS[usize::from(qp.port == 1)];
-    path.set_port(qp.port)
-        .set_dlid(other)
-        .set_ack_timeout(10)
-        .set_rnr_retry(3);
-    context
-        .set_service(qp.service)
-        .set_mtu(3)
-        .set_msg_max(20)
-        .set_uar_page(UAR)
-        .set_remote_qpn(qp.peer)
-        .set_primary_path(path)
-        .set_alternate_path(path)
-        .set_pd(PD)
-        .set_wqe_lkey(ALL)
-        .set_all_signaled(true)
-        .set_receive_signaled(true)
-        .set_send_cqn(CQS[0])
-        .set_receive_cqn(CQS[1])
-        .set_retry_count(3)
-        .set_sra_max(2)
-        .set_sre(true)
-        .set_swe(true)
-        .set_sae(true)
-        .set_rra_max(2)
-        .set_rre(true)
-        .set_rwe(true)
-        .set_rae(true)
-        .set_ra_buff_index((qp.qpn & 7) << 7)
-        .set_min_rnr_timer(2)
-        .set_q_key(if qp.qpn == 0x12 { 0x8001_0000 } else { Q_KEY })
-        .set_has_srq(qp.has_srq)
-        .set_srqn(SRQ);
-    context
+impl Card {
+    /// The key of an MPT entry.
+    pub const fn key(self, index: u32) -> u32 {
+        if self.memfree {
+            m_key_of_index(index)
+        } else {
+            index
+        }
+    }
+
+    /// Address of a table, by its number in the order of [`tables`](Self::tables).
+    pub const fn table(self, number: u64) -> u64 {
+        let base = if self.memfree { 0 } else { BAR4 };
+        base + number * TABLE
+    }
+
+    /// QP `which`, as far as there are ports.
+    pub fn qp(self, which: u8) -> Qp {
+        let qp = pick(&QPS, which);
+        let port = qp.port.min(self.ports);
+        Qp { port, ..qp }
+    }
+
+    /// Where the address vector of a QP's peer is. T-mode.
+    pub fn av_at(self, qp: &Qp) -> u64 {
+        AVS + u64::from(qp.port & 1) * 32
+    }
+
+    /// It, without a GRH.
+    pub fn av(self, qp: &Qp) -> AddressVector {
+        let mut av = AddressVector::ZERO;
+        av.set_port(qp.port)
+            .set_pd(PD)
+            .set_dlid(self.lid_of_peer(qp))
+            .set_message_size(3)
+            .set_dgid_last(AddressVector::NO_GRH);
+        av
+    }
+
+    /// LID of the port that the peer of a QP is at.
+    pub fn lid_of_peer(self, qp: &Qp) -> u16 {
+        let other = QPS.iter().find(|other| other.qpn == qp.peer);
+        let port = other.map_or(1, |other| other.port.min(self.ports));
+        pick(&LIDS, port - 1)
+    }
+
+    /// Tables one behind the other.
+    fn tables(self) -> InitHca {
+        let mut init = InitHca::ZERO;
+        init.set_ud_av_port_check(true)
+            .set_qpc_base(self.table(0))
+            .set_log_qps(8)
+            .set_eqpc_base(self.table(1))
+            .set_cqc_base(self.table(2))
+            .set_log_cqs(8)
+            .set_srqc_base(self.table(3))
+            .set_log_srqs(8)
+            .set_eqc_base(self.table(4))
+            .set_log_eqs(5)
+            .set_mc_base(self.table(5))
+            .set_log_mc_entry_size(8)
+            .set_mc_hash_size(64)
+            .set_log_mc_table_size(7)
+            .set_mpt_base(self.table(6))
+            .set_log_mpts(8)
+            .set_mtt_base(self.table(7));
+        if self.memfree {
+            init.set_uarc_base(self.table(8)).set_log_uars(2);
+        } else {
+            init.set_rdb_base(self.table(8));
+        }
+        init
+    }
+
+    /// Translations of the region, behind those that are reserved.
+    const fn mtts(self) -> u64 {
+        self.table(7) + 0x400
+    }
+
+    /// Pages that a command lends.
+    fn lent(self, opcode: Opcode) -> Vec<VpmEntry> {
+        match opcode {
+            Opcode::MAP_FA => vec![VpmEntry::new(0, FIRMWARE, 8)],
+            Opcode::MAP_ICM_AUX => vec![VpmEntry::new(0, AUX, 6)],
+            _ => {
+                let blocks = (0..ICM_LEN).step_by(TABLE as usize);
+                blocks.map(|at| VpmEntry::new(at, ICM + at, 4)).collect()
+            }
+        }
+    }
+
+    fn protection(self, which: u8) -> (u32, Mpt) {
+        let mut entry = Mpt::ZERO;
+        let key = pick(&[ALL, REGION, WINDOW], which);
+        entry
+            .set_status(MptStatus::SOFTWARE)
+            .set_key(key)
+            .set_pd(PD)
+            .set_local_read(true)
+            .set_local_write(true)
+            .set_remote_read(true)
+            .set_remote_write(true)
+            .set_remote_atomic(true)
+            .set_bind(true)
+            .set_region(key != WINDOW);
+        if key == REGION {
+            entry
+                .set_start(PAGES_VA)
+                .set_length(4 * 4096)
+                .set_mtt_address(self.mtts());
+        } else {
+            entry.set_physical(true).set_length(Mpt::NO_LIMIT);
+        }
+        (key, entry)
+    }
+
+    /// Context of a QP at any transition.
+    fn context(self, qp: &Qp) -> QpContext {
+        let mut context = QpContext::ZERO;
+        let mut path = context.primary_path();
+        path.set_port(qp.port)
+            .set_dlid(self.lid_of_peer(qp))
+            .set_ack_timeout(10)
+            .set_rnr_retry(3);
+        context
+            .set_service(qp.service)
+            .set_mtu(3)
+            .set_msg_max(20)
+            .set_uar_page(UAR)
+            .set_remote_qpn(qp.peer)
+            .set_primary_path(path)
+            .set_alternate_path(path)
+            .set_pd(PD)
+            .set_wqe_lkey(self.key(ALL))
+            .set_all_signaled(true)
+            .set_receive_signaled(true)
+            .set_send_cqn(CQS[0])
+            .set_receive_cqn(CQS[1])
+            .set_retry_count(3)
+            .set_sra_max(2)
+            .set_sre(true)
+            .set_swe(true)
+            .set_sae(true)
+            .set_rra_max(2)
+            .set_rre(true)
+            .set_rwe(true)
+            .set_rae(true)
+            .set_ra_buff_index((qp.qpn & 7) << 7)
+            .set_min_rnr_timer(2)
+            .set_q_key(if qp.qpn == 0x12 { 0x8001_0000 } else { Q_KEY })
+            .set_has_srq(qp.has_srq)
+            .set_srqn(SRQ);
+        if self.memfree {
+            let (log, stride) = (
+                WQES.trailing_zeros() as u8,
+                STRIDE.trailing_zeros() as u8 - 4,
+            );
+            context
+                .set_log_rq_size(log)
+                .set_log_rq_stride(stride)
+                .set_log_sq_size(log)
+                .set_log_sq_stride(stride)
+                .set_rq_address(queue_at(qp.qpn) as u32)
+                .set_sq_address((queue_at(qp.qpn) + WQES * STRIDE) as u32)
+                .set_rq_record(Record::Rq(qp.qpn).index())
+                .set_sq_record(Record::Sq(qp.qpn).index());
+        }
+        context
+    }
+}
+
+impl Card {
+    fn srq(self) -> Vec<u8> {
+        if self.memfree {
+            let mut context = MSrqContext::ZERO;
+            context
+                .set_state(SrqState::SOFTWARE)
+                .set_log_size(WQES.trailing_zeros() as u8)
+                .set_srqn(SRQ)
+                .set_lkey(self.key(ALL))
+                .set_record(Record::Srq.index())
+                .set_log_stride(STRIDE.trailing_zeros() as u8 - 4)
+                .set_uar_page(UAR)
+                .set_wqe_address(SRQ_AT)
+                .set_pd(PD);
+            return context.as_bytes().into();
+        }
+        let mut context = SrqContext::ZERO;
+        context
+            .set_state(SrqState::SOFTWARE)
+            .set_wqe_size(4)
+            .set_pd(PD)
+            .set_lkey(ALL)
+            .set_uar_page(UAR);
+        context.as_bytes().into()
+    }
 }
 
 /// An agent is asked for, or told, an attribute.
@@ -241,32 +408,45 @@ fn group(which: u8) -> Mgm {
     group
 }
 
-impl Form {
-    /// The command as a driver would give it, about object `which` of its kind.
-    pub fn of(opcode: Opcode, which: u8) -> Self {
-        let mut form = Self {
+impl Card {
+    /// A command as a driver would give it, about object `which` of its kind.
+    pub fn form(self, opcode: Opcode, which: u8) -> Form {
+        let mut form = Form {
             opcode,
             modifier: 0,
             object: 0,
             mailbox: Vec::new(),
             immediate: IN,
         };
-        let qp = pick(&QPS, which);
+        let qp = self.qp(which);
         let eqn = pick(&EQS, which);
         let cqn = pick(&CQS, which);
         let port = 1 + (which & 1);
+        let key = self.key(ALL);
         match opcode {
-            Opcode::INIT_HCA => form.mailbox = tables().as_bytes().into(),
+            Opcode::INIT_HCA => form.mailbox = self.tables().as_bytes().into(),
+            Opcode::MAP_FA | Opcode::MAP_ICM_AUX | Opcode::MAP_ICM => {
+                let lent = self.lent(opcode);
+                (form.object, form.mailbox) = (lent.len() as u32, lent.as_bytes().into());
+            }
+            Opcode::SET_ICM_SIZE => form.immediate = ICM_LEN,
+            Opcode::UNMAP_ICM => {
+                form.immediate = self.table(u64::from(which & 15));
+                form.object = 16;
+            }
             Opcode::SW2HW_MPT | Opcode::MODIFY_MPT | Opcode::HW2SW_MPT | Opcode::QUERY_MPT => {
-                let (key, entry) = key(which);
+                let (key, entry) = self.protection(which);
                 (form.object, form.mailbox) = (key, entry.as_bytes().into());
             }
             Opcode::WRITE_MTT | Opcode::READ_MTT => {
                 let mut head = WriteMttHeader::ZERO;
-                head.set_address(BAR4 + (7 << 20) + 64);
+                head.set_address(self.mtts());
                 let pages: Vec<_> = (0..4).map(|page| Mtt::page(PAGES + page * 4096)).collect();
                 form.mailbox = [head.as_bytes(), pages.as_slice().as_bytes()].concat();
                 form.object = 4;
+                if opcode == Opcode::READ_MTT {
+                    form.immediate = self.mtts();
+                }
             }
             Opcode::MAP_EQ => {
                 form.object = u32::from(which >> 7) << 31 | u32::from(eqn);
@@ -281,13 +461,18 @@ impl Form {
                 };
                 context
                     .set_translate(true)
-                    .set_state(EqState::ARMED)
                     .set_start_address(eq_at(eqn.into()))
                     .set_log_size(LOG_RING)
-                    .set_uar_page(UAR)
-                    .set_pd(PD)
-                    .set_lkey(ALL)
+                    .set_lkey(key)
                     .set_intr(intr);
+                if self.memfree {
+                    context.set_state(EqState::M_ARMED).set_m_pd(PD);
+                } else {
+                    context
+                        .set_state(EqState::ARMED)
+                        .set_uar_page(UAR)
+                        .set_pd(PD);
+                }
                 (form.object, form.mailbox) = (eqn.into(), context.as_bytes().into());
             }
             Opcode::SW2HW_CQ | Opcode::HW2SW_CQ | Opcode::QUERY_CQ => {
@@ -300,8 +485,13 @@ impl Form {
                     .set_error_eqn(EQS[1])
                     .set_completion_eqn(EQS[0])
                     .set_pd(PD)
-                    .set_lkey(ALL)
+                    .set_lkey(key)
                     .set_cqn(cqn);
+                if self.memfree {
+                    context
+                        .set_set_ci_record(Record::SetCi(cqn).index())
+                        .set_arm_record(Record::Arm(cqn).index());
+                }
                 (form.object, form.mailbox) = (cqn, context.as_bytes().into());
             }
             Opcode::RESIZE_CQ => {
@@ -310,18 +500,12 @@ impl Form {
                 resize
                     .set_start_address(cq_at(cqn + 2))
                     .set_log_size(log_size)
-                    .set_lkey(ALL);
+                    .set_lkey(key);
                 (form.object, form.mailbox) = (cqn, resize.as_bytes().into());
             }
             Opcode::SW2HW_SRQ | Opcode::HW2SW_SRQ | Opcode::QUERY_SRQ => {
-                let mut context = SrqContext::ZERO;
-                context
-                    .set_state(SrqState::SOFTWARE)
-                    .set_wqe_size(4)
-                    .set_pd(PD)
-                    .set_lkey(ALL)
-                    .set_uar_page(UAR);
-                (form.object, form.mailbox) = (SRQ, context.as_bytes().into());
+                form.mailbox = self.srq();
+                form.object = SRQ;
             }
             Opcode::ARM_SRQ => (form.object, form.immediate) = (SRQ, 3),
             Opcode::INIT_IB => {
@@ -368,7 +552,7 @@ impl Form {
             | Opcode::SUSPEND_QPEE
             | Opcode::UNSUSPEND_QPEE => {
                 form.object = qp.qpn;
-                form.mailbox = QpMailbox::new(0, context(&qp)).as_bytes().into();
+                form.mailbox = QpMailbox::new(0, self.context(&qp)).as_bytes().into();
             }
             _ => {}
         }

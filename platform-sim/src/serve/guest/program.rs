@@ -1,9 +1,9 @@
 //! A program: what the guest does, step by step, as bytes say.
 
-use super::forms::{self, Form};
+use super::forms::{self, Card, Form};
 use super::machine::{Machine, REGIONS};
 use super::rings::Rings;
-use crate::hca::infinihost::Config;
+use crate::hca::infinihost::{Config, Variant};
 use core::time::Duration;
 use core_ib::wire::Bth;
 use core_ib::wire::mad::{
@@ -13,8 +13,7 @@ use core_ib::wire::packet::{
     Deth, Extended, FlowLabel, Grh, Headers, Lnh, Lrh, Opcode as Op, PktLen, Vl, seal,
 };
 use core_ib::{Gid, Guid, Lid, PKey, Psn, QKey, Qpn, Sl};
-use hca_abi::infinihost::av::AddressVector;
-use hca_abi::infinihost::cmd::Opcode;
+use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::regs::{self, HcrControl};
 use zerocopy::IntoBytes;
 
@@ -80,7 +79,8 @@ impl Script<'_> {
             forms::cq_at(forms::CQS[0]),
             forms::eq_at(1),
             forms::BAR4,
-            forms::BAR4 + (6 << 20),
+            forms::BAR4 + (6 << 16),
+            forms::Record::Sq(forms::QPS[0].qpn).at(),
             forms::BAR0,
             0xff8,
             REGIONS * super::machine::REGION - 16,
@@ -97,7 +97,10 @@ impl Script<'_> {
 pub struct Guest<'a> {
     pub machine: Machine,
     script: Script<'a>,
+    card: Card,
     rings: Rings,
+    /// Commands of [`start`](Self::start) that were refused.
+    pub refused: Vec<(Opcode, u8)>,
     /// A packet that was on the wire.
     kept: Vec<u8>,
 }
@@ -119,16 +122,21 @@ pub fn drive_untrusted(bytes: &[u8]) {
 }
 
 /// Some card.
-fn card(which: u8) -> Config {
-    let mut config = Config::new(Guid(0x0002_c900_0000_0100));
-    config.ddr_len = 16 << 20;
-    config.hidden_ddr = which & 1 != 0;
-    config.msix = which & 2 == 0;
-    config.ports = if which & 4 == 0 { 2 } else { 1 };
-    if which & 8 != 0 {
+fn config(which: u8) -> Config {
+    let variant = forms::pick(&Variant::ALL, which & 7);
+    let mut config = Config::of(variant, Guid(0x0002_c900_0000_0100));
+    if config.ddr_len != 0 {
+        config.ddr_len = 16 << 20;
+        config.hidden_ddr = which & 8 != 0;
+    }
+    config.msix = which & 0x10 == 0;
+    if which & 0x20 != 0 {
+        config.ports = 1;
+    }
+    if which & 0x40 != 0 {
         config.command_time = Duration::from_micros(20);
     }
-    if which & 16 != 0 {
+    if which & 0x80 != 0 {
         config.reset_time = Duration::from_micros(20);
     }
     config
@@ -138,12 +146,19 @@ impl<'a> Guest<'a> {
     /// With its card, as far as the first two bytes say. `None` if there is no memory to be had.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let mut script = Script(bytes);
-        let machine = Machine::new(card(script.byte()))?;
+        let config = config(script.byte());
         let started = script.byte();
+        let card = Card {
+            memfree: config.ddr_len == 0,
+            ports: config.ports,
+        };
+        let machine = Machine::new(config)?;
         let mut guest = Guest {
             machine,
             script,
-            rings: Rings::default(),
+            card,
+            rings: Rings::new(card),
+            refused: Vec::new(),
             kept: Vec::new(),
         };
         guest.start(started);
@@ -175,7 +190,18 @@ impl<'a> Guest<'a> {
         if how & 3 == 1 {
             return;
         }
-        self.plain(Opcode::SYS_EN, &[0]);
+        if self.card.memfree {
+            let lending = [
+                Opcode::MAP_FA,
+                Opcode::RUN_FW,
+                Opcode::SET_ICM_SIZE,
+                Opcode::MAP_ICM_AUX,
+                Opcode::MAP_ICM,
+            ];
+            lending.iter().for_each(|opcode| self.plain(*opcode, &[0]));
+        } else {
+            self.plain(Opcode::SYS_EN, &[0]);
+        }
         self.plain(Opcode::INIT_HCA, &[0]);
         self.plain(Opcode::SW2HW_MPT, &[0]);
         self.plain(Opcode::WRITE_MTT, &[0]);
@@ -187,8 +213,9 @@ impl<'a> Guest<'a> {
         }
         self.plain(Opcode::SW2HW_CQ, &[0, 1]);
         self.plain(Opcode::SW2HW_SRQ, &[0]);
-        self.plain(Opcode::INIT_IB, &[0, 1]);
-        for port in [1, 2] {
+        let ports: Vec<_> = (0..self.card.ports).collect();
+        self.plain(Opcode::INIT_IB, &ports);
+        for port in 1..=self.card.ports {
             self.machine.link(port, true);
             for state in [PortState::NO_CHANGE, PortState::ARMED, PortState::ACTIVE] {
                 self.set_port(port, state);
@@ -203,15 +230,9 @@ impl<'a> Guest<'a> {
         self.plain(Opcode::INIT2RTR_QPEE, &all);
         self.plain(Opcode::RTR2RTS_QPEE, &all);
         self.plain(Opcode::WRITE_MGM, &[0]);
-        for (port, dlid) in [(2, forms::LIDS[0]), (1, forms::LIDS[1])] {
-            let mut av = AddressVector::ZERO;
-            av.set_port(port)
-                .set_pd(forms::PD)
-                .set_dlid(dlid)
-                .set_message_size(3)
-                .set_dgid_last(AddressVector::NO_GRH);
-            let at = forms::AVS + u64::from(port & 1) * 32;
-            self.machine.write(at, av.as_bytes());
+        for qp in forms::QPS.iter().take(2) {
+            let av = self.card.av(qp);
+            self.machine.write(self.card.av_at(qp), av.as_bytes());
         }
         for (qpn, at) in (0..).zip(forms::HEADERS) {
             let mut packet = [0; 64];
@@ -225,7 +246,7 @@ impl<'a> Guest<'a> {
     /// A command about each of these, as a driver gives it.
     pub fn plain(&mut self, opcode: Opcode, which: &[u8]) {
         for which in which {
-            let form = Form::of(opcode, *which);
+            let form = self.card.form(opcode, *which);
             let queue = match opcode {
                 Opcode::SW2HW_EQ => Some(forms::eq_at(form.object)),
                 Opcode::SW2HW_CQ => Some(forms::cq_at(form.object)),
@@ -236,16 +257,19 @@ impl<'a> Guest<'a> {
             }
             self.machine.write(forms::IN, &form.mailbox);
             self.post(&form, forms::OUT, false);
-            if self
-                .machine
-                .load(0, regs::HCR_CONTROL as u64, 4)
-                .to_le_bytes()[1]
-                & 0x80
-                != 0
-            {
+            if self.control().go {
                 self.machine.tick();
             }
+            if self.control().status != CmdStatus::OK {
+                self.refused.push((opcode, *which));
+            }
         }
+    }
+
+    /// How the last command ended.
+    fn control(&mut self) -> HcrControl {
+        let dword = self.machine.load(0, regs::HCR_CONTROL as u64, 4) as u32;
+        HcrControl::decode(dword.swap_bytes())
     }
 
     /// Writes the command block, last dword last.
@@ -270,7 +294,7 @@ impl<'a> Guest<'a> {
         let mut smp = Smp::lid_routed(Method::GET, AttributeId::PORT_INFO, port.into());
         for method in [Method::GET, Method::SET] {
             smp.header.method = method;
-            let mut form = Form::of(Opcode::MAD_IFC, 0);
+            let mut form = self.card.form(Opcode::MAD_IFC, 0);
             form.object = port.into();
             self.machine.write(forms::IN, &Mad(smp.to_bytes()).0);
             self.post(&form, forms::OUT, false);
@@ -318,8 +342,8 @@ impl<'a> Guest<'a> {
             }
             11..=13 => self.rings.send(machine, script),
             14 | 15 => self.rings.receive(machine, script),
-            16 | 17 => Rings::complete(machine, script),
-            18 => Rings::event(machine, script),
+            16 | 17 => self.rings.complete(machine, script),
+            18 => self.rings.event(machine, script),
             19 | 20 => {
                 let at = script.address();
                 let mut data = machine.read::<64>(at);
@@ -327,7 +351,7 @@ impl<'a> Guest<'a> {
                 machine.write(at, &data);
             }
             21 => {
-                let table = u64::from(script.byte() & 15) << 20;
+                let table = u64::from(script.byte() & 15) << 16;
                 let at = table + u64::from(script.word() & 0xfff8);
                 machine.store(4, at, &script.quad().to_be_bytes());
             }
@@ -372,7 +396,7 @@ impl<'a> Guest<'a> {
             opcode @ 0xf6.. => 0xf00 | u16::from(opcode),
             _ => script.word() & 0xfff,
         };
-        let mut form = Form::of(Opcode(opcode), script.byte());
+        let mut form = self.card.form(Opcode(opcode), script.byte());
         script.edit(&mut form.mailbox);
         if !form.mailbox.is_empty() {
             self.machine.write(forms::IN, &form.mailbox);
@@ -415,7 +439,8 @@ impl<'a> Guest<'a> {
                 self.kept.clone_from(&packet);
             }
             if how & 0xc0 != 0xc0 {
-                self.machine.arrive(3 - port.clamp(1, 2), &packet);
+                let other = (3 - port.clamp(1, 2)).min(self.card.ports);
+                self.machine.arrive(other, &packet);
             }
         }
     }
