@@ -64,7 +64,7 @@ impl Profile {
             window: 128,
             transfers: 8,
             records: clamp(end_ports * 2, 512, 1 << 20),
-            replies: clamp(hosts.saturating_mul(4), 128, 4096),
+            replies: clamp(hosts.saturating_mul(8), 128, 1 << 13),
         }
     }
 
@@ -87,7 +87,7 @@ impl Profile {
             ("window", self.window, 1, 256),
             ("transfers", self.transfers, 1, 256),
             ("records", self.records, 1, 1 << 24),
-            ("replies", self.replies, 1, 1 << 12),
+            ("replies", self.replies, 1, 1 << 14),
         ];
         for (entry, found, min, max) in entries {
             if found < min || found > max {

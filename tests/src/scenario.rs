@@ -168,16 +168,17 @@ impl Scenario {
         echoes
     }
 
-    /// As [`Scenario::ping`], and all must be answered, three each, in both families.
+    /// As [`Scenario::ping`], and all must be answered, five each (more than wait for an address to be resolved), in both
+    /// families.
     pub fn ping_all(&mut self, pairs: &[(usize, usize)]) {
         for family in [Family::V4, Family::V6] {
-            let echoes = self.ping(pairs, family, 3, Duration::from_secs(2));
+            let echoes = self.ping(pairs, family, 5, Duration::from_secs(2));
             for (pair, echoes) in pairs.iter().zip(echoes) {
                 let answered = echoes.iter().filter(|echo| echo.round_trip.is_some());
                 let answered = answered.count();
                 assert_eq!(
                     answered,
-                    3,
+                    5,
                     "{family:?} {pair:?}\n{}\n{}",
                     self.sim.describe(),
                     self.log()

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Bytes of an arena.
-const ARENA: usize = 6 << 20;
+const ARENA: usize = 8 << 20;
 /// Where a device sees it.
 const BUS: u64 = 0x4000_0000;
 /// The stack of a machine. Unoptimised frames are several times as large.

@@ -145,3 +145,91 @@ impl<R: RawLock, const GIDS: usize, const PKEYS: usize> PortCache<R, GIDS, PKEYS
         self.state.with(|state| state.failures)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::slab::tests::Spin;
+    use super::*;
+    use crate::{Lid, Mtu, Sl};
+
+    const PORT: PortAttr = PortAttr {
+        state: 4,
+        phys_state: 5,
+        max_mtu: Mtu::Mtu2048,
+        active_mtu: Mtu::Mtu2048,
+        gid_table_len: 4,
+        pkey_table_len: 6,
+        max_msg_size: 1 << 31,
+        lid: Lid(7),
+        lmc: 0,
+        sm_lid: Lid(1),
+        sm_sl: Sl::new(0),
+        subnet_timeout: 18,
+        capability_mask: 0,
+        bad_pkey_counter: 0,
+        qkey_violation_counter: 0,
+        max_vl: 1,
+        active_width: 2,
+        active_speed: 1,
+        gid_prefix: Gid::DEFAULT_PREFIX,
+    };
+
+    fn cache(pkeys: [u16; 6]) -> PortCache<Spin, 4, 6> {
+        let cache = PortCache::new(Spin::default(), 1);
+        let gid = |guid| Gid::unicast(Gid::DEFAULT_PREFIX, crate::Guid(guid));
+        let gids = [gid(1), Gid::NONE, gid(2), gid(2)];
+        let tables = PortTables {
+            port: PORT,
+            gids,
+            pkeys: pkeys.map(PKey),
+        };
+        cache.install(Ok(tables)).unwrap();
+        cache
+    }
+
+    #[test]
+    fn a_full_member_entry_is_preferred_and_of_equal_ones_the_lowest() {
+        let cache = cache([0x7fff, 0x0001, 0x8001, 0x8001, 0x0002, 0x0000]);
+        assert_eq!(
+            cache.find_pkey(PKey(0x8001)),
+            Ok(2),
+            "not the limited one before"
+        );
+        assert_eq!(cache.find_pkey(PKey(0x0001)), Ok(2), "by the number alone");
+        assert_eq!(
+            cache.find_pkey(PKey(0xffff)),
+            Ok(0),
+            "limited is better than none"
+        );
+        assert_eq!(cache.find_pkey(PKey(0x8002)), Ok(4));
+        for none in [PKey(0x8003), PKey(0), PKey(0x8000)] {
+            assert!(matches!(
+                cache.find_pkey(none),
+                Err(VerbsError::NotFound { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn the_lowest_entry_of_a_gid_is_found_and_an_empty_one_never() {
+        let cache = cache([0xffff; 6]);
+        assert_eq!(
+            cache.find_gid(Gid::unicast(Gid::DEFAULT_PREFIX, crate::Guid(2))),
+            Ok(2)
+        );
+        assert!(cache.find_gid(Gid::NONE).is_err());
+        assert_eq!((cache.gid(1), cache.gid(4)), (Some(Gid::NONE), None));
+        assert_eq!((cache.pkey(5), cache.pkey(6)), (Some(PKey(0xffff)), None));
+    }
+
+    #[test]
+    fn a_failed_refresh_is_counted_and_leaves_what_was_there() {
+        let cache = cache([0xffff; 6]);
+        let failed = cache.install(Err(VerbsError::DeviceFailed));
+        assert_eq!(failed, Err(VerbsError::DeviceFailed));
+        assert_eq!((cache.failures(), cache.port()), (1, Some(PORT)));
+        let empty = PortCache::<Spin, 4, 6>::new(Spin::default(), 1);
+        assert_eq!((empty.port(), empty.gid(0)), (None, None));
+        assert!(empty.find_pkey(PKey(0xffff)).is_err());
+    }
+}

@@ -227,6 +227,17 @@ pub struct Created<H> {
 
 /// The control path of an HCA. Object-safe. Methods may block and are for the control context, but for those that
 /// say otherwise; calls on one object exclude each other.
+///
+/// # Errors
+///
+/// Every method that takes a handle answers [`InvalidHandle`](VerbsError::InvalidHandle) to one that is unknown, destroyed or of
+/// another HCA; one that takes a port, [`InvalidPort`](VerbsError::InvalidPort). Methods that need the hardware answer
+/// [`DeviceFailed`](VerbsError::DeviceFailed) or [`DeviceGone`](VerbsError::DeviceGone) without reaching it once
+/// [`Device::check`] does, [`CommandFailed`](VerbsError::CommandFailed) when it refuses, and
+/// [`Platform`](VerbsError::Platform) when the machine does, or when no answer came in time. Methods that make an object
+/// answer [`NoResources`](VerbsError::NoResources), which names the entry of the profile, when there is no place for it; those
+/// of a feature that the HCA or its driver lacks, [`Unsupported`](VerbsError::Unsupported). What else a method answers
+/// stands with it.
 pub trait Device: Send + Sync {
     /// As the machine names it.
     fn name(&self) -> &str;
@@ -234,20 +245,20 @@ pub trait Device: Send + Sync {
     fn query_device(&self) -> DeviceAttr;
     /// Attributes of a port, from the HCA.
     fn query_port(&self, port: u8) -> Result<PortAttr, VerbsError>;
-    /// Entry `index` of a port's GID table.
+    /// Entry `index` of a port's GID table. `InvalidAttr` beyond its end.
     fn query_gid(&self, port: u8, index: u16) -> Result<Gid, VerbsError>;
-    /// Entry `index` of a port's P_Key table.
+    /// Entry `index` of a port's P_Key table. `InvalidAttr` beyond its end.
     fn query_pkey(&self, port: u8, index: u16) -> Result<PKey, VerbsError>;
-    /// Changes the HCA.
+    /// Changes the HCA. On error nothing is changed.
     fn modify_device(&self, change: &DeviceModify<'_>) -> Result<(), VerbsError>;
-    /// Changes a port.
+    /// Changes a port. `InvalidAttr` for capability bits that software may not change.
     fn modify_port(&self, port: u8, change: &PortModify) -> Result<(), VerbsError>;
 
     /// A context for a user: a UAR page of its own.
     fn alloc_user(&self) -> Result<UserHandle, VerbsError>;
     /// Bus address of the user's doorbell page, to be mapped uncached into the user's address space.
     fn user_doorbell_page(&self, user: UserHandle) -> Result<u64, VerbsError>;
-    /// Ends it.
+    /// Ends it; `Busy` while an object of the user's is left.
     fn dealloc_user(&self, user: UserHandle) -> Result<(), VerbsError>;
 
     /// A protection domain.
@@ -257,43 +268,49 @@ pub trait Device: Send + Sync {
     /// The PD's whole-memory region, made at first use, with local rights.
     fn whole_memory_key(&self, pd: PdHandle) -> Result<WholeMemoryKey, VerbsError>;
 
-    /// An address handle. Never blocks; soft interrupt or control context.
+    /// An address handle. Never blocks; soft interrupt or control context. `InvalidAttr` for what no packet can carry, a
+    /// GID index beyond the table, or a GRH that is missing where the address needs one.
     fn create_ah(&self, pd: PdHandle, attr: &AhAttr) -> Result<AhHandle, VerbsError>;
     /// What it was made with. Never blocks.
     fn query_ah(&self, ah: AhHandle) -> Result<AhAttr, VerbsError>;
-    /// Changes where it leads; later sends follow. Never blocks. `Unsupported` allowed.
+    /// Changes where it leads; later sends follow. Never blocks. As [`Device::create_ah`] for what is not valid;
+    /// `Unsupported` allowed.
     fn modify_ah(&self, ah: AhHandle, attr: &AhAttr) -> Result<(), VerbsError>;
     /// Ends it. Never blocks. Not before the sends that use it have completed (verbs 1.3).
     fn destroy_ah(&self, ah: AhHandle) -> Result<(), VerbsError>;
 
-    /// A completion queue.
+    /// A completion queue. `InvalidAttr` for no entries, more than `max_cqe`, or a vector that is not there.
     fn create_cq(&self, init: &CqInit) -> Result<Created<CqHandle>, VerbsError>;
-    /// Another size, at least `cqe`. On error the CQ is unchanged.
+    /// Another size, at least `cqe`; gives the size it has then. `InvalidAttr` if it is out of range or less than what waits in
+    /// the CQ. On error the CQ is unchanged.
     fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<u32, VerbsError>;
     /// Ends it; `Busy` while a QP uses it or a reference is out.
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), VerbsError>;
 
-    /// A queue pair, in RESET.
+    /// A queue pair, in RESET. `InvalidAttr` for sizes beyond [`DeviceAttr`] or a combination that no service has; `Busy` if the
+    /// special QP of that port exists.
     fn create_qp(&self, pd: PdHandle, init: &QpInit) -> Result<QpInfo, VerbsError>;
-    /// Changes state or attributes. On error both are as they were.
+    /// Changes state or attributes. `InvalidState` for a transition that is none, `InvalidMask` for attributes that it needs or
+    /// forbids, `InvalidAttr` for a value out of range (verbs 5). On error both are as they were.
     fn modify_qp(&self, qp: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError>;
     /// State and attributes from the hardware.
     fn query_qp(&self, qp: QpHandle) -> Result<QpAttr, VerbsError>;
     /// Ends it. Its completions are taken out of the CQs. `Busy` while attached to a group or a reference is out.
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), VerbsError>;
 
-    /// A shared receive queue.
+    /// A shared receive queue. `InvalidAttr` for sizes beyond [`DeviceAttr`].
     fn create_srq(&self, init: &SrqInit) -> Result<Created<SrqHandle>, VerbsError>;
-    /// Sets the limit.
+    /// Sets the limit, in requests; the event comes once when fewer are left. `InvalidAttr` for more than its size.
     fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<(), VerbsError>;
-    /// Another size.
+    /// Another size; gives the size it has then. `InvalidAttr` if it is out of range. On error the SRQ is unchanged.
     fn resize_srq(&self, srq: SrqHandle, max_wr: u32) -> Result<u32, VerbsError>;
     /// Sizes and the limit in force.
     fn query_srq(&self, srq: SrqHandle) -> Result<SrqAttr, VerbsError>;
     /// Ends it; `Busy` while a QP uses it or a reference is out.
     fn destroy_srq(&self, srq: SrqHandle) -> Result<(), VerbsError>;
 
-    /// Registers memory.
+    /// Registers memory. `InvalidAttr` for a length of 0 or that the pages do not hold, a page size that the HCA does not take,
+    /// or remote write or atomic rights without the local one.
     ///
     /// # Safety
     ///
@@ -328,9 +345,10 @@ pub trait Device: Send + Sync {
     /// Ends it; unbinds first.
     fn dealloc_mw(&self, mw: MwHandle) -> Result<(), VerbsError>;
 
-    /// A fast memory region, not mapped.
+    /// A fast memory region, not mapped. `InvalidAttr` for more pages or another page size than the HCA takes.
     fn alloc_fmr(&self, pd: PdHandle, init: &FmrInit) -> Result<FmrHandle, VerbsError>;
-    /// Maps pages. No firmware command; never blocks; soft interrupt or control context.
+    /// Maps pages. No firmware command; never blocks; soft interrupt or control context. `InvalidAttr` for more pages than it was
+    /// made for or one that is not aligned; `NoResources` when its maps between two unmaps are used up.
     ///
     /// # Safety
     ///
@@ -343,12 +361,13 @@ pub trait Device: Send + Sync {
     ) -> Result<(crate::LKey, RKey), VerbsError>;
     /// Unmaps a batch; when this returns no old key works.
     fn unmap_fmrs(&self, fmrs: &[FmrHandle]) -> Result<(), VerbsError>;
-    /// Ends it; must be unmapped.
+    /// Ends it; `Busy` while it is mapped.
     fn dealloc_fmr(&self, fmr: FmrHandle) -> Result<(), VerbsError>;
 
-    /// Delivers packets of a multicast group to a UD QP. Attaching twice is once.
+    /// Delivers packets of a multicast group to a UD QP. Attaching twice is once. `InvalidAttr` for another service's QP, or a
+    /// GID or LID that is not multicast; `NoResources` when the group, or the table of groups, is full.
     fn attach_mcast(&self, qp: QpHandle, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
-    /// Ends that.
+    /// Ends that. `InvalidAttr` if it was not so.
     fn detach_mcast(&self, qp: QpHandle, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
 
     /// Hands a MAD to the firmware's agents (SMA, PMA, vendor). `source` is `None` for a query of our own. The
@@ -399,9 +418,11 @@ pub trait Verbs: Device {
 /// A CQ on the data path. Thread or soft interrupt; never blocks, allocates or panics; takes this queue's lock.
 pub trait CompletionQueue: Send + Sync {
     /// Fills `into` from the start and returns how many came; fewer than asked for means that the queue was empty
-    /// at some moment.
+    /// at some moment. What was posted to an HCA that died comes out flushed; an error is the driver's own, as its device
+    /// gives it, and none takes completions out.
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, VerbsError>;
-    /// Arms the CQ. Completions already there may or may not fire it: arm, then poll until empty.
+    /// Arms the CQ. Completions already there may or may not fire it: arm, then poll until empty. A CQ of a dead HCA
+    /// can be armed too: the driver fires it.
     fn req_notify(&self, kind: NotifyKind) -> Result<(), VerbsError>;
     /// Its name.
     fn handle(&self) -> CqHandle;

@@ -327,7 +327,7 @@ impl<T: fmt::Debug> fmt::Debug for Held<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     extern crate std;
     use super::super::kind;
     use super::*;
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Spin(AtomicBool);
+    pub(in super::super) struct Spin(AtomicBool);
     // SAFETY: `swap` lets one context in until `store`.
     unsafe impl RawLock for Spin {
         fn acquire(&self) -> Saved {

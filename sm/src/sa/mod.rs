@@ -206,8 +206,9 @@ impl Manager<'_> {
             return self.answer(outgoing);
         }
         self.trees_soon();
+        // Too early is better than never.
         if !self.joins.push(Reply(Some(outgoing))) {
-            self.no_room("replies", self.joins.capacity());
+            self.answer(outgoing);
         }
     }
 
