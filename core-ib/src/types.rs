@@ -392,6 +392,14 @@ impl Instant {
     /// Later than everything.
     pub const NEVER: Self = Self(u64::MAX);
 
+    /// The last that a clock shows, 292 years after its beginning. Everything due later than this can be told from it.
+    pub const LAST: Self = Self(u64::MAX / 2);
+
+    /// The same, or the last that a clock shows: for whoever is told what time it is, so that what he plans for later is later.
+    pub const fn on_the_clock(self) -> Self {
+        self.min(Self::LAST)
+    }
+
     /// `self` plus `wait`, saturating at [`Instant::NEVER`].
     pub const fn after(self, wait: core::time::Duration) -> Self {
         let nanos = wait.as_nanos();

@@ -30,7 +30,7 @@ pub struct Profile {
     pub paths: u16,
     /// Frames that wait for a path or a group at the same time; keep it well below `send_frames`.
     pub parked: u16,
-    /// Of these, for one path.
+    /// Of these, for one path: the fragments of a large packet are as many.
     pub parked_per_path: u16,
     /// Of these, for one group.
     pub parked_per_group: u16,
@@ -111,12 +111,12 @@ impl Profile {
         groups: 32,
         paths: 64,
         parked: 48,
-        parked_per_path: 3,
+        parked_per_path: 32,
         parked_per_group: 16,
         sa_outstanding: 4,
         neighbours: 64,
-        parked_for_neighbours: 32,
-        parked_per_neighbour: 3,
+        parked_for_neighbours: 48,
+        parked_per_neighbour: 32,
         memberships: 32,
         duplicate_address_detection: true,
         timers: Timers::DEFAULT,

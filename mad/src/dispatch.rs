@@ -377,7 +377,7 @@ impl<const AGENTS: usize, const REQUESTS: usize> Dispatch<AGENTS, REQUESTS> {
     /// What is due at `now`. Poll again after anything but `WaitUntil`. Ask first whether the port has room: a `Send`
     /// that is thrown away counts as a try.
     pub fn poll(&mut self, now: Instant) -> DispatchNext<'_> {
-        match self.requests.poll(now) {
+        match self.requests.poll(now.on_the_clock()) {
             RequestsNext::Send(outgoing) => DispatchNext::Send(outgoing),
             RequestsNext::Failed {
                 agent,

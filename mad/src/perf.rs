@@ -352,6 +352,7 @@ impl<const QUERIES: usize> Perf<QUERIES> {
     /// What is due at `now`. Poll again after anything but `WaitUntil`. Ask first whether the port has room: a `Send`
     /// that is thrown away counts as a try.
     pub fn poll(&mut self, now: Instant) -> PerfNext {
+        let now = now.on_the_clock();
         loop {
             for slot in &mut self.queries {
                 if let Some(Query {

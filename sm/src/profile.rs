@@ -43,7 +43,8 @@ pub struct Profile {
 
 impl Profile {
     /// Enough for `hosts` adapter ports in a fat tree of 36-port switches, or in a handful of switches each with a
-    /// few of them. Raise what is different.
+    /// few of them. Raise what is different; for a million hosts the entries are more than
+    /// [`check`](Self::check) admits.
     pub const fn for_hosts(hosts: u32) -> Self {
         let switches = clamp(hosts / 4 + 20, 8, 4096);
         let end_ports = hosts.saturating_add(switches);
@@ -52,9 +53,13 @@ impl Profile {
             ports: (switches * 37).saturating_add(hosts).saturating_add(16),
             switches,
             switch_ports: 36,
-            lids: clamp(end_ports + end_ports / 4 + 64, 128, 0xbfff),
+            lids: clamp(
+                end_ports.saturating_add(end_ports / 4).saturating_add(64),
+                128,
+                0xbfff,
+            ),
             guids: end_ports.saturating_mul(2),
-            mlids: clamp(hosts + 64, 64, 1024),
+            mlids: clamp(hosts.saturating_add(64), 64, 1024),
             groups: hosts.saturating_mul(2).saturating_add(32),
             members: hosts.saturating_mul(8).saturating_add(64),
             services: 256,
@@ -63,7 +68,7 @@ impl Profile {
             managers: 16,
             window: 128,
             transfers: 8,
-            records: clamp(end_ports * 2, 512, 1 << 20),
+            records: clamp(end_ports.saturating_mul(2), 512, 1 << 20),
             replies: clamp(hosts.saturating_mul(8), 128, 1 << 13),
         }
     }
@@ -121,6 +126,17 @@ mod tests {
     fn a_profile_for_any_number_of_hosts_is_in_range() {
         for hosts in [0, 1, 2, 16, 256, 1024, 5184, 11664] {
             assert_eq!(Profile::for_hosts(hosts).check(), Ok(()), "{hosts} hosts");
+        }
+    }
+
+    #[test]
+    fn a_profile_for_more_hosts_than_there_can_be_is_refused_and_not_less_than_asked_for() {
+        for hosts in [1 << 20, u32::MAX / 2, u32::MAX] {
+            let refused = Profile::for_hosts(hosts).check();
+            assert!(
+                matches!(refused, Err(SmError::Profile { .. })),
+                "{hosts} hosts"
+            );
         }
     }
 

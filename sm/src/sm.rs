@@ -57,8 +57,8 @@ impl<'c, S: Store> Sm<'c, S> {
     }
 
     fn open(&mut self, now: Instant) -> Manager<'_> {
-        self.books
-            .open(&mut self.state, &mut self.marks, &self.config, now)
+        let (st, marks) = (&mut self.state, &mut self.marks);
+        self.books.open(st, marks, &self.config, now.on_the_clock())
     }
 
     /// Takes note. Never blocks.

@@ -157,6 +157,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
     ///
     /// The HCA has failed or is gone. Close the stack and open both anew.
     pub fn poll(&mut self, now: Instant) -> Result<Instant, VerbsError> {
+        let now = now.on_the_clock();
         self.device.check()?;
         while !self.jobs.is_full()
             && let Some(event) = self.device.next_async_event()

@@ -13,6 +13,7 @@ impl<R: Room> Link<R> {
     /// Says what is due at `now`. Call again until it says [`Action::WaitUntil`]; calling early or late is harmless.
     /// Any context that may hold the link's lock; never blocks.
     pub fn poll(&mut self, now: Instant) -> Action {
+        let now = now.on_the_clock();
         if now < self.next {
             return Action::WaitUntil(self.next);
         }

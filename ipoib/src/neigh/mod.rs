@@ -591,6 +591,7 @@ impl<R: Room> Neigh<R> {
     /// Says what is due at `now`. Call again until it says [`NeighAction::WaitUntil`]; calling early or late is harmless.
     /// Any context that may hold the lock; never blocks.
     pub fn poll(&mut self, now: Instant) -> NeighAction {
+        let now = now.on_the_clock();
         if now < self.next {
             return NeighAction::WaitUntil(self.next);
         }

@@ -248,7 +248,11 @@ impl Desk {
 }
 
 fn up() -> Desk {
-    Desk::up(Profile::DEFAULT)
+    // Few, so that the table of a test is short.
+    Desk::up(Profile {
+        parked_per_neighbour: 3,
+        ..Profile::DEFAULT
+    })
 }
 
 fn solicitation(source: Ipv6Addr, target: Ipv6Addr, address: Option<LinkAddress>) -> On {

@@ -238,6 +238,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
     /// What is due at `now`. Poll again after anything but `WaitUntil`. Ask first whether the port has room: a `Send`
     /// that is thrown away counts as a try.
     pub fn poll(&mut self, now: Instant) -> SaNext {
+        let now = now.on_the_clock();
         if matches!(self.table_state, TableState::Ready { shown: true, .. }) {
             self.table_state = TableState::Free;
         }

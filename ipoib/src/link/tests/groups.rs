@@ -240,6 +240,7 @@ fn only_own_copies_from_a_group_are_own() {
     assert_eq!(classify(5, 0x48, to(peer(0), B)), Arrival::Own);
     assert_eq!(classify(5, 0x48, to(peer(0), group(1))), Arrival::Own);
     assert_eq!(classify(4, 0x48, to(peer(0), B)), Arrival::Own); // sent before our LID changed
+    assert_eq!(classify(5, 0x48, to(peer(7), B)), Arrival::Own); // by another GID of our port
     assert_eq!(classify(5, 0x49, to(peer(0), B)), Arrival::Broadcast); // another interface of this port
     assert_eq!(classify(6, 0x48, to(peer(1), group(1))), Arrival::Multicast);
     assert_eq!(classify(5, 0x48, to(peer(0), peer(0))), Arrival::Host); // to ourselves

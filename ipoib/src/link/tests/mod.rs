@@ -270,5 +270,9 @@ impl Desk {
 }
 
 fn up() -> Desk {
-    Desk::up(Profile::DEFAULT)
+    // Few, so that the table of a test is short.
+    Desk::up(Profile {
+        parked_per_path: 3,
+        ..Profile::DEFAULT
+    })
 }

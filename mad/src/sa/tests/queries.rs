@@ -26,6 +26,17 @@ fn a_path_query_has_the_bytes_of_the_reference_and_the_agents_transaction() {
 }
 
 #[test]
+fn at_the_end_of_time_a_poll_ends_too() {
+    let mut world = World::new();
+    let (path, mask) = path_query();
+    world.sa.get(1, &path, mask, ms(0)).unwrap();
+    let waits = |next: &SaNext| matches!(next, SaNext::WaitUntil(_));
+    let polls: Vec<_> = (0..20).map(|_| world.sa.poll(Instant::NEVER)).collect();
+    assert!(polls.iter().any(waits), "{polls:?}");
+    assert!(polls.last().is_some_and(waits), "and rests");
+}
+
+#[test]
 fn a_busy_sa_is_asked_again_and_a_refusal_is_handed_on() {
     let mut world = World::new();
     let (path, mask) = path_query();
