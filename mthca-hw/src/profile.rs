@@ -108,7 +108,7 @@ impl Profile {
         pds: 8,
         ahs: 64,
         mtt_pages: 1024,
-        work_requests: 2048,
+        work_requests: 4096,
         mcast_groups: 16,
         responder_depth: 4,
         event_entries: 64,

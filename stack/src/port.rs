@@ -13,7 +13,7 @@ use ib_mad::{
 };
 use ib_sm::{Action, Event as SmEvent, Report, Sm};
 
-/// Receives posted on each special QP. A subnet manager's window of SMPs, that of a long answer, or the joins of a whole fabric
+/// Receives posted on each special QP. A subnet manager's window of SMPs, that of a long answer, or the joins of a fabric
 /// that comes up at once must fit; what does not is asked for again after seconds.
 const RECVS: usize = 256;
 /// MADs on their way out.
