@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Relay(options) => relay::run(&options),
         Command::Bench(options) => bench::run(&options),
-        Command::Serve(options) => serve::run(&options, &mut serve::Nobody).map_err(Into::into),
+        Command::Serve(options) => serve::run(&options).map_err(Into::into),
     };
     match result.and_then(|()| out::state()) {
         Ok(()) => ExitCode::SUCCESS,

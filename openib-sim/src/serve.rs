@@ -4,6 +4,7 @@
 //! on. Commands on the standard input break and mend links.
 
 mod command;
+mod ours;
 mod plan;
 
 pub use plan::{Model, Plan};
@@ -12,11 +13,13 @@ use crate::logger;
 use clap::Args;
 use command::{Command, Handles};
 use log::LevelFilter;
-use platform_sim::fabric::topology::{PortRef, Topology};
-use platform_sim::fabric::{self, Capture, Fabric, FaultHandle};
+use ours::Ours;
+use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
+use platform_sim::fabric::{self, Capture, Fabric, FaultHandle, NodeState};
 use platform_sim::machine::{Config, HostId, Mode, OnReport, Waker, WireEnd, World};
 use platform_sim::serve::{Server, Socket};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -37,6 +40,16 @@ pub struct Options {
     /// Without a topology: further hosts that have nothing but their agents.
     #[arg(long, default_value_t = 0)]
     pub hosts: u32,
+    /// How many hosts of ours there are, in process: driver, stack and IPoIB (10.9.0.1/16, fd09::1/64 and on). The first
+    /// hosts that are no guests.
+    #[arg(long, default_value_t = 0)]
+    pub ours: u32,
+    /// On how many of them a subnet manager runs, the first with the highest priority.
+    #[arg(long, default_value_t = 0)]
+    pub managers: u32,
+    /// Partitions that these managers make beside the default one.
+    #[arg(long, value_delimiter = ',', value_parser = p_key)]
+    pub partition: Vec<u16>,
     /// What is in the slots of the guests; the last one is for all further guests, too.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tavor")]
     pub model: Vec<Model>,
@@ -57,26 +70,6 @@ pub struct Options {
     pub verbose: u8,
 }
 
-/// Hosts in process, which live on the fabric beside the guests.
-pub trait Residents {
-    /// Nodes of the topology that these play.
-    fn choose(&mut self, plan: &Plan) -> Vec<usize> {
-        let _ = plan;
-        Vec::new()
-    }
-
-    /// Moves into a node that was chosen, whose ports are plugged in at `ends`.
-    fn settle(&mut self, world: &mut World, plan: &Plan, node: usize, ends: &[WireEnd]);
-}
-
-/// No hosts in process.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
-
-impl Residents for Nobody {
-    fn settle(&mut self, _: &mut World, _: &Plan, _: usize, _: &[WireEnd]) {}
-}
-
 /// A host that is a virtual machine.
 struct Guest {
     name: String,
@@ -92,14 +85,14 @@ enum Wish {
 }
 
 /// Serves until it is told to stop.
-pub fn run(options: &Options, residents: &mut impl Residents) -> Result<(), String> {
+pub fn run(options: &Options) -> Result<(), String> {
     logger::start(match options.verbose {
         0 => LevelFilter::Warn,
         1 => LevelFilter::Info,
         _ => LevelFilter::Debug,
     });
     let plan = Plan::new(options)?;
-    let ours = residents.choose(&plan);
+    let ours = ours::choose(options, &plan)?;
     let (mut fabric, handles) = fabric(options, &plan, &ours);
     let capture = capture(options, &mut fabric)?;
     let ends = |node: usize| -> Vec<WireEnd> {
@@ -118,6 +111,9 @@ pub fn run(options: &Options, residents: &mut impl Residents) -> Result<(), Stri
         seed: options.seed,
         mode: Mode::RealTime,
         on_report: OnReport::Collect,
+        // The IP programs of our hosts run in the contexts of their drivers.
+        stack: 1 << 20,
+        stack_budget: None,
         ..Config::default()
     };
     let mut world = World::with(config, fabric);
@@ -131,16 +127,32 @@ pub fn run(options: &Options, residents: &mut impl Residents) -> Result<(), Stri
             &ends,
         )?);
     }
-    for (node, ends) in ours.iter().zip(our_ends) {
-        residents.settle(&mut world, &plan, *node, &ends);
+    let mut hosts = Vec::new();
+    for (place, ends) in ours.iter().copied().enumerate().zip(our_ends) {
+        hosts.push(Ours::settle(
+            &mut world,
+            options,
+            &plan.topology,
+            place,
+            &ends,
+        )?);
     }
     let wishes = listen(&world.waker(), options.commands)?;
     println!("ready");
-    serve(&mut world, &plan.topology, &handles, &guests, &wishes);
-    for guest in &guests {
+    let mut served = Served {
+        fresh: fresh(&mut world, &plan.topology),
+        world,
+        topology: plan.topology,
+        handles,
+        guests,
+        ours: hosts,
+        off: BTreeSet::new(),
+    };
+    served.serve(&wishes);
+    for guest in &served.guests {
         guest.server.disconnect();
     }
-    show(&mut world, &guests);
+    served.show();
     if let Some(capture) = capture {
         capture
             .finish()
@@ -204,63 +216,126 @@ fn guest(
     Ok(Guest { name, host, server })
 }
 
-/// Runs the world, and does what is asked for meanwhile.
-fn serve(
-    world: &mut World,
-    topology: &Topology,
-    handles: &Handles,
-    guests: &[Guest],
-    wishes: &Receiver<Wish>,
-) {
-    loop {
-        let mut wish = None;
-        world.run_while(Duration::from_secs(1), || {
-            wish = wishes.try_recv().ok();
-            wish.is_none()
-        });
-        // Each was told when it happened.
-        world.take_reports();
-        let command = match wish {
-            None => continue,
-            Some(Wish::Show) => Ok(Command::Show),
-            Some(Wish::Stop) => Ok(Command::Stop),
-            Some(Wish::Line(line)) => Command::read(&line, topology),
-        };
+/// What the agents of each switch knew before anybody told them.
+fn fresh(world: &mut World, topology: &Topology) -> BTreeMap<usize, NodeState> {
+    let switches: Vec<usize> = topology.of_kind(NodeKind::Switch).collect();
+    let states = world.with_wire::<Fabric, _>(|fabric, _| {
+        let state = |node: usize| Some((node, fabric.node(node)?.clone()));
+        switches.into_iter().filter_map(state).collect()
+    });
+    states.unwrap_or_default()
+}
+
+/// Reads a P_Key.
+fn p_key(text: &str) -> Result<u16, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u16::from_str_radix(digits, 16).map_err(|_| format!("\"{text}\" is no P_Key, like 0x8001"))
+}
+
+/// All that is there.
+struct Served {
+    world: World,
+    topology: Topology,
+    handles: Handles,
+    guests: Vec<Guest>,
+    ours: Vec<Ours>,
+    fresh: BTreeMap<usize, NodeState>,
+    /// Switches without power.
+    off: BTreeSet<usize>,
+}
+
+impl Served {
+    /// Runs the world, and does what is asked for meanwhile.
+    fn serve(&mut self, wishes: &Receiver<Wish>) {
+        loop {
+            let mut wish = None;
+            self.world.run_while(Duration::from_secs(1), || {
+                wish = wishes.try_recv().ok();
+                wish.is_none()
+            });
+            // Each was told when it happened.
+            self.world.take_reports();
+            let command = match wish {
+                None => continue,
+                Some(Wish::Show) => Ok(Command::Show),
+                Some(Wish::Stop) => Ok(Command::Stop),
+                Some(Wish::Line(line)) => Command::read(&line, &self.topology),
+            };
+            match command {
+                Ok(Command::Stop) => return,
+                command => match command.and_then(|command| self.obey(command)) {
+                    Ok(()) => println!("ok"),
+                    Err(error) => println!("error: {error}"),
+                },
+            }
+            // The reader is a program: it is there, or it is gone and wants nothing.
+            let _ = io::stdout().flush();
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), String> {
         match command {
-            Err(error) => println!("error: {error}"),
-            Ok(Command::Stop) => return,
-            Ok(Command::Show) => {
-                show(world, guests);
-                for (port, handle) in handles {
+            Command::Stop => {}
+            Command::Show => {
+                self.show();
+                for (port, handle) in &self.handles {
                     let counts = handle.counts();
                     if counts != fabric::FaultCounts::default() {
-                        let node = topology.nodes.get(port.node);
+                        let node = self.topology.nodes.get(port.node);
                         let name = node.map_or("", |node| &node.description);
                         println!("   faults {} {name}: {counts:?}", port.port);
                     }
                 }
-                println!("ok");
             }
-            Ok(Command::Plug { port, plugged }) => {
-                world.with_wire::<Fabric, _>(|fabric, now| fabric.plug(port, plugged, now));
-                println!("ok");
+            Command::Plug { port, plugged } => self.plug(port, plugged),
+            Command::Faults { port, faults } => {
+                let handle = self.handles.get(&port).ok_or("no cable is there")?;
+                handle.set(faults);
             }
-            Ok(Command::Faults { port, faults }) => {
-                let handle = handles.get(&port);
-                handle.inspect(|handle| handle.set(faults));
-                let known = handle.is_some();
-                println!(
-                    "{}",
-                    if known {
-                        "ok"
-                    } else {
-                        "error: no cable is there"
-                    }
-                );
+            Command::Power { node, on } => self.power(node, on)?,
+            Command::Ping { node, peer, count } => {
+                let host = self.ours.iter().find(|ours| ours.node == node);
+                let host = host.ok_or("that is no host of ours")?;
+                println!("{}", host.ping(&mut self.world, peer, count)?);
             }
         }
-        // The reader is a program: it is there, or it is gone and wants nothing.
-        let _ = io::stdout().flush();
+        Ok(())
+    }
+
+    fn plug(&mut self, port: PortRef, plugged: bool) {
+        self.world
+            .with_wire::<Fabric, _>(|fabric, now| fabric.plug(port, plugged, now));
+    }
+
+    /// A switch loses its cables; before it gets them back it forgets all that it was told.
+    fn power(&mut self, node: usize, on: bool) -> Result<(), String> {
+        if let Some(host) = self.ours.iter_mut().find(|ours| ours.node == node) {
+            return host.switch(&mut self.world, &self.topology, on);
+        }
+        let fresh = self.fresh.get(&node);
+        let fresh = fresh
+            .ok_or("that is neither a switch nor a host of ours")?
+            .clone();
+        let ports = fresh.port_count();
+        let changes = if on {
+            self.off.remove(&node)
+        } else {
+            self.off.insert(node)
+        };
+        if !changes {
+            return Err(format!("it is {} already", if on { "on" } else { "off" }));
+        }
+        if on {
+            self.world.with_wire::<Fabric, _>(|fabric, _| {
+                if let Some(state) = fabric.node_mut(node) {
+                    *state = fresh;
+                }
+            });
+        }
+        for port in 1..=ports {
+            self.plug(PortRef::new(node, port), on);
+        }
+        Ok(())
     }
 }
 
@@ -300,25 +375,36 @@ fn listen(waker: &Waker, commands: bool) -> Result<Receiver<Wish>, String> {
     Ok(wishes)
 }
 
-/// Prints use and ledger of each HCA.
-fn show(world: &mut World, guests: &[Guest]) {
-    for Guest { name, host, server } in guests {
-        let traffic = server.traffic();
-        let usage = server.usage();
-        println!("== {name}");
-        println!(
-            "   {} loads, {} stores, {} other messages, {} refused",
-            traffic.reads, traffic.writes, traffic.others, traffic.refused
-        );
-        println!(
-            "   {} bytes read, {} written, {} refused accesses to memory, {} interrupts",
-            usage.read, usage.written, usage.faults, usage.interrupts
-        );
-        let ledger = world.with_function(*host, |function, _| function.ledger().clone());
-        match ledger {
-            Some(ledger) if ledger.is_empty() => println!("   ledger: empty"),
-            Some(ledger) => print!("   ledger:\n{ledger}"),
-            None => println!("   ledger: the device has been taken out"),
+impl Served {
+    /// Prints use and ledger of each HCA.
+    fn show(&mut self) {
+        let Self {
+            world,
+            guests,
+            ours,
+            ..
+        } = self;
+        for Guest { name, host, server } in guests.iter() {
+            let traffic = server.traffic();
+            let usage = server.usage();
+            println!("== {name}");
+            println!(
+                "   {} loads, {} stores, {} other messages, {} refused",
+                traffic.reads, traffic.writes, traffic.others, traffic.refused
+            );
+            println!(
+                "   {} bytes read, {} written, {} refused accesses to memory, {} interrupts",
+                usage.read, usage.written, usage.faults, usage.interrupts
+            );
+            let ledger = world.with_function(*host, |function, _| function.ledger().clone());
+            match ledger {
+                Some(ledger) if ledger.is_empty() => println!("   ledger: empty"),
+                Some(ledger) => print!("   ledger:\n{ledger}"),
+                None => println!("   ledger: the device has been taken out"),
+            }
+        }
+        for host in ours.iter() {
+            print!("{}", host.describe());
         }
     }
 }

@@ -4,6 +4,7 @@ use super::plan::node;
 use platform_sim::fabric::topology::{PortRef, Topology};
 use platform_sim::fabric::{FaultHandle, Faults};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A command. Names of nodes are those of the topology, or descriptions.
@@ -17,6 +18,14 @@ pub(super) enum Command {
     Plug { port: PortRef, plugged: bool },
     /// `faults PORT NODE drop=N corrupt=N duplicate=N delay=N:MICROS`, in a million packets, of what leaves the port.
     Faults { port: PortRef, faults: Faults },
+    /// `off NODE`, `on NODE`: switches a switch or a host of ours off and on. It comes back as from the factory.
+    Power { node: usize, on: bool },
+    /// `ping NODE ADDRESS [COUNT]`: a host of ours sends echo requests over IPoIB.
+    Ping {
+        node: usize,
+        peer: IpAddr,
+        count: u16,
+    },
 }
 
 impl Command {
@@ -36,11 +45,31 @@ impl Command {
                 let faults = faults(&settings)?;
                 Ok(Self::Faults { port, faults })
             }
+            "off" | "on" => Ok(Self::Power {
+                node: node(topology, rest.trim())?,
+                on: word == "on",
+            }),
+            "ping" => ping(rest, topology),
             _ => Err(format!(
-                "\"{word}\" is none of show, stop, down, up, faults"
+                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping"
             )),
         }
     }
+}
+
+fn ping(text: &str, topology: &Topology) -> Result<Command, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (name, address, count) = match words[..] {
+        [name, address] => (name, address, "4"),
+        [name, address, count] => (name, address, count),
+        _ => return Err("ping takes a host of ours, an address and a count".into()),
+    };
+    let (to, times) = (address.parse(), count.parse());
+    Ok(Command::Ping {
+        node: node(topology, name)?,
+        peer: to.map_err(|_| format!("\"{address}\" is no IP address"))?,
+        count: times.map_err(|_| format!("\"{count}\" is no count"))?,
+    })
 }
 
 /// A port number, a node, and the settings behind them.
@@ -135,6 +164,32 @@ mod tests {
         assert_eq!(read(line), Ok(expected));
         assert!(read("faults 1 switch-1 loss=1").is_err());
         assert!(read("faults 1 switch-1 drop=x").is_err());
+    }
+
+    #[test]
+    fn whoever_pings_is_named_and_an_address_must_be_one() {
+        let expected = Command::Ping {
+            node: 1,
+            peer: IpAddr::from([10, 9, 0, 1]),
+            count: 4,
+        };
+        assert_eq!(read("ping host-1 10.9.0.1"), Ok(expected));
+        assert!(read("ping host-1 10.9.0").is_err());
+        assert!(read("ping host-1").is_err());
+        assert!(read("ping nobody 10.9.0.1").is_err());
+    }
+
+    #[test]
+    fn a_node_is_switched_off_and_on_by_name() {
+        assert_eq!(
+            read("off switch-1"),
+            Ok(Command::Power { node: 0, on: false })
+        );
+        assert_eq!(
+            read("on switch-1"),
+            Ok(Command::Power { node: 0, on: true })
+        );
+        assert!(read("off").is_err());
     }
 
     #[test]

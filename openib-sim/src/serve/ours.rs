@@ -1,0 +1,196 @@
+//! Hosts of ours beside the guests: in process, each a driver, a stack and IP programs on an MT23108 of its own, some
+//! of them with a subnet manager.
+
+use super::{Options, Plan};
+use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote};
+use crate::ip::IpHost;
+use crate::sim::{addresses, first_port, hca_config, manager_profile};
+use core_ib::platform::Platform;
+use core_ib::{Instant, PKey};
+use platform_sim::fabric::topology::{NodeKind, Topology};
+use platform_sim::hca::infinihost::InfiniHost;
+use platform_sim::machine::{HostId, Outcome, WireEnd, World};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Between two sweeps of a subnet manager, and between two looks of a standby at the master.
+const SWEEP: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_secs(2);
+/// Between two echo requests, and how long an answer may take: the other end may be a guest whose processor is emulated.
+const INTERVAL: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The nodes that are hosts of ours: the first that are no guests, and have an InfiniHost's ports.
+pub(super) fn choose(options: &Options, plan: &Plan) -> Result<Vec<usize>, String> {
+    let topology = &plan.topology;
+    let fits = |node: &usize| {
+        let ports = topology
+            .nodes
+            .get(*node)
+            .map_or(0, |spec| spec.port_count());
+        !plan.guests.contains(node) && matches!(ports, 1 | 2)
+    };
+    let count = options.ours as usize;
+    let free: Vec<usize> = topology.of_kind(NodeKind::Ca).filter(fits).collect();
+    if options.managers > options.ours {
+        return Err("a subnet manager runs on a host of ours; raise --ours".into());
+    }
+    let chosen = free.get(..count);
+    let chosen =
+        chosen.ok_or_else(|| format!("there are only {} hosts for {count}", free.len()))?;
+    Ok(chosen.to_vec())
+}
+
+/// One of them.
+pub(super) struct Ours {
+    /// Its node.
+    pub node: usize,
+    name: String,
+    id: HostId,
+    remote: Remote,
+    spec: HostSpec,
+}
+
+impl Ours {
+    /// Number `index` (from 0) moves into `node`, whose ports are plugged in at `ends`.
+    pub fn settle(
+        world: &mut World,
+        options: &Options,
+        topology: &Topology,
+        (index, node): (usize, usize),
+        ends: &[WireEnd],
+    ) -> Result<Self, String> {
+        let hca = hca_config(topology, node).ok_or("no such node")?;
+        let spec = topology.nodes.get(node).ok_or("no such node")?;
+        let name = match spec.description.as_str() {
+            "" => spec.id.clone(),
+            description => description.to_owned(),
+        };
+        let id = world.add_host(&name, Box::new(InfiniHost::new(hca)), ends);
+        let partitions: Vec<_> = options.partition.iter().map(|key| PKey(*key)).collect();
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        let manager = (number < options.managers).then(|| ManagerSpec {
+            priority: 14_u8.saturating_sub(u8::try_from(index).unwrap_or(14)),
+            profile: manager_profile(topology, &partitions),
+            sweep_interval: SWEEP,
+            poll_interval: POLL,
+        });
+        let spec = HostSpec {
+            name: name.clone(),
+            port: first_port(topology, node),
+            addresses: addresses(index),
+            subnet_manager: manager,
+            driver: mthca_hw::Profile::SERVER,
+            ipoib: ib_stack::ipoib::Profile::DEFAULT,
+            partitions,
+        };
+        let remote = Remote::new(&world.platform(id)).map_err(|error| error.to_string())?;
+        let mut ours = Self {
+            node,
+            name,
+            id,
+            remote,
+            spec,
+        };
+        ours.start(world);
+        Ok(ours)
+    }
+
+    fn start(&mut self, world: &mut World) {
+        let (spec, remote) = (self.spec.clone(), self.remote.clone());
+        let seed = self.node as u64;
+        // The task ends with the world, or when the host is switched off.
+        drop(world.spawn(self.id, "host", move |machine| {
+            let ip = IpHost::new(&spec.addresses, 2044, seed, machine.now());
+            host::run(machine, &spec, &remote, IpEnd::Programs(Box::new(ip)));
+        }));
+    }
+
+    /// Switches it off, or on: an empty machine with an HCA that nobody has used.
+    pub fn switch(
+        &mut self,
+        world: &mut World,
+        topology: &Topology,
+        on: bool,
+    ) -> Result<(), String> {
+        if !on {
+            world.power_off(self.id);
+            return Ok(());
+        }
+        let hca = hca_config(topology, self.node).ok_or("no such node")?;
+        world.power_on(self.id, Box::new(InfiniHost::new(hca)));
+        let remote = Remote::new(&world.platform(self.id));
+        self.remote = remote.map_err(|error| error.to_string())?;
+        self.start(world);
+        Ok(())
+    }
+
+    /// Sends `count` echo requests and says how many were answered.
+    pub fn ping(&self, world: &mut World, peer: IpAddr, count: u16) -> Result<String, String> {
+        if self.remote.look(|status| status.phase != Phase::Running) {
+            return Err(format!("{} is not running", self.name));
+        }
+        self.remote.take_echoes();
+        self.remote.tell(host::Command::Ping {
+            peer,
+            count,
+            interval: INTERVAL,
+            patience: PATIENCE,
+        });
+        let limit = INTERVAL * u32::from(count) + PATIENCE * 2;
+        let wanted = usize::from(count);
+        let all = || {
+            let seen = self.remote.look(|status| status.echoes.len());
+            seen < wanted
+        };
+        let ended = world.run_while(limit, all);
+        let echoes = self.remote.take_echoes();
+        let answered: Vec<_> = echoes.iter().filter_map(|echo| echo.round_trip).collect();
+        let mean = answered.iter().sum::<Duration>() / (answered.len().max(1) as u32);
+        if ended != Outcome::Done && echoes.len() < wanted {
+            log::warn!(
+                "{}: {} echoes are neither answered nor lost",
+                self.name,
+                wanted - echoes.len()
+            );
+        }
+        Ok(format!(
+            "{} sent, {} answered, {mean:?} mean",
+            count,
+            answered.len()
+        ))
+    }
+
+    /// What it is at.
+    pub fn describe(&self) -> String {
+        let mut text = self.remote.look(|status| {
+            let manager = status
+                .manager
+                .map_or(String::new(), |role| format!(", manager {role:?}"));
+            format!(
+                "== {}: {:?}, port state {}, LID {}, interface {:?}{manager}\n   {:?}\n",
+                self.name,
+                status.phase,
+                status.port.state,
+                status.port.lid,
+                status.interface,
+                status.mads,
+            )
+        });
+        for (at, what) in self.remote.take_log() {
+            // Into a string: it cannot fail.
+            let _ = writeln!(text, "   {} {what}", Seconds(at));
+        }
+        text
+    }
+}
+
+/// An instant, for people.
+struct Seconds(Instant);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} s", self.0.0 as f64 / 1e9)
+    }
+}
