@@ -80,6 +80,7 @@ struct Port {
 pub struct Running {
     port: usize,
     id: u64,
+    limit: Duration,
 }
 
 /// What a script said, and its exit status.
@@ -89,6 +90,30 @@ pub struct Said {
     pub status: i32,
     /// Both of its streams.
     pub text: String,
+}
+
+/// How much later than a script's limit its answer may come from a guest that is alive.
+const ANSWER: Duration = Duration::from_secs(60);
+
+impl Said {
+    /// What it said, if it ended well.
+    pub fn good(self, number: usize, script: &str) -> Result<String, String> {
+        let Self { status, text } = self;
+        match status {
+            0 => Ok(text),
+            _ => {
+                let first = script.lines().last().unwrap_or_default().trim();
+                let why = if status == 124 {
+                    " (it took too long)"
+                } else {
+                    ""
+                };
+                Err(format!(
+                    "guest{number}: `{first}` ended with {status}{why}:\n{text}"
+                ))
+            }
+        }
+    }
 }
 
 /// Channels of a guest: a server and a client can run at once.
@@ -103,22 +128,18 @@ impl Guest {
         let words = qemu().ok_or("there is no QEMU; run `cargo xtask vm setup`")?;
         let (program, before) = words.split_first().ok_or("there is no QEMU")?;
         let image = shape.kernel.place();
-        let mut command = Command::new(program);
-        command.args(before);
+        // Killed itself, this program takes its guests along.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL"])
+            .arg(program)
+            .args(before);
         let mut say = |words: &[String]| {
             command.args(words);
         };
         let text = |text: &str| text.to_owned();
         let file = |path: PathBuf| path.display().to_string();
-        say(&[
-            "-nodefaults",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-machine",
-            "q35",
-        ]
-        .map(text));
+        say(&["-nodefaults", "-display", "none", "-machine", "q35"].map(text));
         let (accelerator, processor) = match shape.accelerator {
             "kvm" => ("kvm", "host"),
             _ => ("tcg,thread=multi", "max"),
@@ -210,7 +231,8 @@ impl Guest {
         Ok(())
     }
 
-    fn has_ended(&mut self) -> bool {
+    /// It has come to its end.
+    pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
@@ -249,22 +271,26 @@ impl Guest {
         format!("{}: {what}\n{qemu}\n{console}", self.name)
     }
 
-    /// Sends a script to one of its ports; it runs when those before it have ended.
-    pub fn send(&mut self, port: usize, script: &str) -> Result<Running, String> {
+    /// Sends a script to one of its ports; it runs when those before it have ended, and is ended after `limit`.
+    pub fn send(&mut self, port: usize, script: &str, limit: Duration) -> Result<Running, String> {
         let name = self.name.clone();
         let channel = self.ports.get_mut(port).ok_or("there is no such port")?;
         let id = channel.next;
         channel.next += 1;
-        let request = format!("{id} {}\n{script}", script.len());
+        let seconds = limit.as_secs().max(1);
+        let request = format!("{id} {} {seconds}\n{script}", script.len());
         let stream = channel.stream.get_mut();
         let sent = stream.write_all(request.as_bytes());
         sent.map_err(|error| format!("{name}: {error}"))?;
-        Ok(Running { port, id })
+        Ok(Running { port, id, limit })
     }
 
-    /// Waits for the end of a script.
-    pub fn answer(&mut self, running: &Running, limit: Duration) -> Result<Said, String> {
-        let head = self.head(running.port, limit)?;
+    /// Waits for the end of a script, which the guest's own clock ends.
+    pub fn answer(&mut self, running: &Running) -> Result<Said, String> {
+        let head = self.head(running.port, running.limit * 2 + ANSWER)?;
+        if head.first().is_some_and(|word| word == "ready") {
+            return Err(self.trouble("it has started again"));
+        }
         let numbers: Vec<i64> = head.iter().filter_map(|word| word.parse().ok()).collect();
         let [id, status, len] = numbers[..] else {
             return Err(self.trouble(&format!("its agent says {head:?}")));
@@ -285,8 +311,35 @@ impl Guest {
 
     /// Runs a script to its end.
     pub fn run(&mut self, script: &str, limit: Duration) -> Result<Said, String> {
-        let running = self.send(0, script)?;
-        self.answer(&running, limit)
+        let running = self.send(0, script, limit)?;
+        self.answer(&running)
+    }
+
+    /// Ends a script that was sent.
+    pub fn end(&mut self, running: &Running) -> Result<(), String> {
+        let script = format!("kill -9 -- -$(cat /run/running.{})", running.port);
+        self.run(&script, Duration::from_secs(20)).map(|_| ())
+    }
+
+    /// Starts it again as `how` says, and waits until its agents answer.
+    pub fn reset(&mut self, how: &str, limit: Duration) -> Result<(), String> {
+        self.send(0, how, limit)?;
+        let end = Instant::now() + limit;
+        for port in 0..PORTS {
+            let left = end.saturating_duration_since(Instant::now());
+            let head = self.head(port, left)?;
+            if head.first().is_none_or(|word| word != "ready") {
+                return Err(self.trouble(&format!("it does not start again: {head:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it as a loss of power would.
+    pub fn kill(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Where its console is.
@@ -303,8 +356,6 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

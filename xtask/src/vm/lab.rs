@@ -1,6 +1,6 @@
 //! A fabric and the guests on it, for a test or for a user.
 
-use super::guest::{Guest, Said, Shape};
+use super::guest::{Guest, Running, Said, Shape};
 use super::setup::{Kernel, place};
 use crate::run::{cargo, root};
 use std::fs::File;
@@ -18,19 +18,26 @@ pub struct Wanted {
     pub model: String,
     /// Their kernel.
     pub kernel: Kernel,
-    /// Further words for `openib-sim serve`.
+    /// Further words for `openib-sim serve`, the number of guests among them.
     pub more: Vec<String>,
+    /// An Ethernet between the guests, too.
+    pub ethernet: bool,
     /// A shell on each console, and no agents.
     pub interactive: bool,
 }
 
-/// How long a guest may take to come up.
-const BOOT: Duration = Duration::from_secs(120);
+/// How long a guest may take to come up, and how long it takes on a machine that has nothing else to do, in seconds.
+const BOOT: u64 = 120;
+const NOMINAL_BOOT: f64 = 6.0;
 
 /// See the module. Dropped, it stops all of it.
 pub struct Lab {
     /// The machines, guest 1 first.
     pub guests: Vec<Guest>,
+    /// How many times slower than a machine that has nothing else to do.
+    pub slowness: f64,
+    shapes: Vec<Shape>,
+    folder: PathBuf,
     sim: Child,
     commands: Option<ChildStdin>,
     lines: std::sync::mpsc::Receiver<String>,
@@ -39,11 +46,16 @@ pub struct Lab {
 
 /// The simulator's program, built.
 pub fn simulator() -> Result<PathBuf, String> {
-    let build = ["build", "--quiet", "--release", "--package", "openib-sim"];
-    crate::run::finish(&mut cargo(&build), None)?;
+    static BUILT: std::sync::OnceLock<Result<(), String>> = std::sync::OnceLock::new();
+    BUILT.get_or_init(build_simulator).clone()?;
     let target = place();
     let target = target.parent().unwrap_or(&target);
     Ok(target.join("release/openib-sim"))
+}
+
+fn build_simulator() -> Result<(), String> {
+    let build = ["build", "--quiet", "--release", "--package", "openib-sim"];
+    crate::run::finish(&mut cargo(&build), None)
 }
 
 /// `kvm` if this machine has one that boots a guest, else `tcg`. Tried once, and remembered.
@@ -82,6 +94,24 @@ fn shape(name: &str, kernel: Kernel, accelerator: &'static str) -> Shape {
     }
 }
 
+/// Words for QEMU: an Ethernet of two, guest 1 and guest 2.
+fn ethernet(folder: &Path, number: usize) -> Vec<String> {
+    let socket = |number: usize| {
+        folder
+            .join(format!("ethernet{number}"))
+            .display()
+            .to_string()
+    };
+    let (own, other) = (socket(number), socket(3_usize.saturating_sub(number)));
+    let net = format!(
+        "dgram,id=ethernet,local.type=unix,local.path={own},remote.type=unix,remote.path={other}"
+    );
+    let device = format!(
+        "virtio-net-pci,netdev=ethernet,mac=52:54:00:00:00:0{number},romfile=,host_mtu=4200"
+    );
+    vec!["-netdev".into(), net, "-device".into(), device]
+}
+
 impl Lab {
     /// Starts the fabric, then the guests, all at once, and waits until they answer. Everything is kept in `folder`.
     pub fn start(wanted: &Wanted, folder: &Path) -> Result<Self, String> {
@@ -90,7 +120,6 @@ impl Lab {
         let log = File::create(folder.join("openib-sim.log")).map_err(told)?;
         let mut sim = Command::new(simulator()?)
             .args(["serve", "--commands", "-v", "--model", &wanted.model])
-            .args(["--guests", &wanted.guests.to_string()])
             .arg("--sockets")
             .arg(folder)
             .args(&wanted.more)
@@ -112,6 +141,9 @@ impl Lab {
         });
         let mut lab = Self {
             guests: Vec::new(),
+            slowness: 4.0,
+            shapes: Vec::new(),
+            folder: folder.into(),
             sim,
             commands,
             lines,
@@ -119,18 +151,25 @@ impl Lab {
         };
         lab.hear("ready", Duration::from_secs(20))?;
         let accelerator = accelerator(wanted.kernel);
+        let start = Instant::now();
         for number in 1..=wanted.guests {
             let name = format!("guest{number}");
             let mut shape = shape(&name, wanted.kernel, accelerator);
             shape.hca = Some(folder.join(&name));
             shape.interactive = wanted.interactive;
+            if wanted.ethernet {
+                shape.more.extend(ethernet(folder, number));
+            }
             let place = folder.join(format!("{name}.d"));
             lab.guests.push(Guest::start(&shape, &place)?);
+            lab.shapes.push(shape);
         }
         if !wanted.interactive {
+            let limit = lab.limit(BOOT);
             for guest in &mut lab.guests {
-                guest.wait(BOOT)?;
+                guest.wait(limit)?;
             }
+            lab.slowness = (start.elapsed().as_secs_f64() / NOMINAL_BOOT).clamp(1.5, 6.0);
         }
         Ok(lab)
     }
@@ -164,7 +203,7 @@ impl Lab {
             .ok_or("the simulator is not listening")?;
         let sent = writeln!(commands, "{command}").and_then(|()| commands.flush());
         sent.map_err(|error| format!("the simulator: {error}"))?;
-        self.hear("ok", Duration::from_secs(10))
+        self.hear("ok", Duration::from_secs(30))
     }
 
     /// Guest `number`, from 1.
@@ -174,65 +213,179 @@ impl Lab {
         guest.ok_or_else(|| format!("there is no guest {number}"))
     }
 
-    /// Runs a script in a guest; it must succeed.
+    /// Runs a script in a guest; it must succeed. `limit` is in seconds of a machine that has nothing else to do.
     pub fn ok(&mut self, number: usize, script: &str, limit: u64) -> Result<String, String> {
         let said = self.said(number, script, limit)?;
-        if said.status == 0 {
-            return Ok(said.text);
-        }
-        let Said { status, text } = said;
-        let first = script.lines().next().unwrap_or_default();
-        Err(format!(
-            "guest{number}: `{first}` ended with {status}:\n{text}"
-        ))
+        said.good(number, script)
     }
 
     /// Runs a script in a guest.
     pub fn said(&mut self, number: usize, script: &str, limit: u64) -> Result<Said, String> {
-        let said = self
-            .guest(number)?
-            .run(script, Duration::from_secs(limit))?;
+        let limit = self.limit(limit);
+        let said = self.guest(number)?.run(script, limit)?;
+        self.note(number, script, &said);
+        Ok(said)
+    }
+
+    /// Writes something down for whoever reads the log.
+    pub fn remark(&mut self, text: &str) {
+        // The test does not need it.
+        let _ = writeln!(self.log, "## {text}");
+    }
+
+    /// Writes down what a guest was told and said.
+    fn note(&mut self, number: usize, script: &str, said: &Said) {
         let text = said.text.trim_end();
+        // For whoever reads the log; the test does not.
         let _ = writeln!(
             self.log,
             "-- guest{number}$ {script}\n{text}\n-- {}",
             said.status
         );
+    }
+
+    /// Starts a script in a guest beside all others.
+    pub fn start_script(
+        &mut self,
+        number: usize,
+        script: &str,
+        limit: u64,
+    ) -> Result<Running, String> {
+        let limit = self.limit(limit);
+        self.guest(number)?.send(1, script, limit)
+    }
+
+    /// Waits for the end of a script that was started in a guest.
+    pub fn end_script(
+        &mut self,
+        number: usize,
+        script: &str,
+        run: &Running,
+    ) -> Result<Said, String> {
+        let said = self.guest(number)?.answer(run)?;
+        self.note(number, script, &said);
         Ok(said)
     }
 
-    /// Runs a server in one guest and a client in another, both to their ends.
+    /// Runs a server in one guest and a client in another, both to their ends. The client starts when the server
+    /// `listens`; a server that is left over is ended.
     pub fn pair(
         &mut self,
+        listens: Listens,
         (server, serve): (usize, &str),
         (client, ask): (usize, &str),
         limit: u64,
     ) -> Result<(String, String), String> {
-        let running = self.guest(server)?.send(1, serve)?;
-        let asked = self.ok(client, ask, limit);
-        let guest = self.guest(server)?;
-        let served = guest.answer(&running, Duration::from_secs(limit.min(20)));
-        if let Ok(served) = &served {
+        let running = self.start_script(server, serve, limit + 20)?;
+        let there = self.ok(server, &listens.script(), 20);
+        let asked = there.and_then(|_| self.ok(client, ask, limit));
+        if asked.is_err() {
+            self.guest(server)?.end(&running)?;
+        }
+        let served = self.end_script(server, serve, &running)?;
+        let asked = asked.map_err(|error| {
             let text = served.text.trim_end();
-            let _ = writeln!(
-                self.log,
-                "-- guest{server}$ {serve}\n{text}\n-- {}",
-                served.status
-            );
+            format!("{error}\nthe server said, {}:\n{text}", served.status)
+        })?;
+        let served = served.good(server, serve)?;
+        Ok((served, asked))
+    }
+
+    /// What kernels complained about since this was last asked.
+    pub fn complaints(&mut self) -> Result<Vec<String>, String> {
+        let mut all = Vec::new();
+        for number in 1..=self.guests.len() {
+            let script = "dmesg -l emerg,alert,crit,err,warn > /run/complaints; \
+                tail -n +$(($(cat /run/complaints.seen 2>/dev/null || echo 0) + 1)) /run/complaints; \
+                wc -l < /run/complaints > /run/complaints.seen";
+            let said = self.ok(number, script, 20)?;
+            let lines = said.lines().filter(|line| concerns(line));
+            all.extend(lines.map(|line| format!("guest{number}: {line}")));
         }
-        let (asked, served) = (asked?, served?);
-        if served.status == 0 {
-            return Ok((served.text, asked));
-        }
-        let Said { status, text } = served;
-        Err(format!(
-            "guest{server}: `{serve}` ended with {status}:\n{text}"
-        ))
+        Ok(all)
+    }
+
+    /// A guest or the simulator has come to its end.
+    pub fn is_broken(&mut self) -> bool {
+        let sim = self.sim.try_wait().is_ok_and(|status| status.is_some());
+        sim || self.guests.iter_mut().any(Guest::has_ended)
+    }
+
+    /// Starts a guest again that was killed.
+    pub fn start_again(&mut self, number: usize) -> Result<(), String> {
+        let shape = self.shapes.get(number.wrapping_sub(1)).cloned();
+        let shape = shape.ok_or_else(|| format!("there is no guest {number}"))?;
+        let place = self.folder.join(format!("{}.d", shape.name));
+        let limit = self.limit(BOOT);
+        let guest = self.guest(number)?;
+        guest.kill();
+        *guest = Guest::start(&shape, &place)?;
+        guest.wait(limit)
     }
 
     /// What models of the guests did not act on.
     pub fn ledgers(&mut self) -> Result<Vec<String>, String> {
         self.command("show")
+    }
+
+    /// How long `seconds` may be on this machine, as busy as it is.
+    pub fn limit(&self, seconds: u64) -> Duration {
+        Duration::from_secs_f64(seconds as f64 * self.slowness)
+    }
+}
+
+/// A line of a kernel that has to do with what is tested, and says that something is not as it should be.
+fn concerns(line: &str) -> bool {
+    let words = [
+        "mthca",
+        "infiniband",
+        "ib0",
+        "ib1",
+        "ib_",
+        "ib:",
+        "ipoib",
+        "rdma",
+        "srp",
+        "mad",
+        "BUG",
+        "WARN",
+        "Oops",
+        "Call Trace",
+        "lockup",
+        "stall",
+    ];
+    // The second is Linux's own race: a MAD that comes before its agent for answers is there.
+    let harmless = [
+        "No bridge found",
+        "Unable to find port agent",
+        "clocksource",
+        "Spectre",
+    ];
+    words.iter().any(|word| line.contains(word)) && !harmless.iter().any(|word| line.contains(word))
+}
+
+/// What a server does when it can be asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Listens {
+    /// Listens on this TCP port.
+    Tcp(u16),
+    /// Listens for connections of the RDMA CM.
+    Cm,
+    /// Runs: its name.
+    Runs(&'static str),
+}
+
+impl Listens {
+    /// Waits for it.
+    pub fn script(self) -> String {
+        let test = match self {
+            Self::Tcp(port) => format!("ss -Hltn | grep -q ':{port} '"),
+            Self::Cm => "rdma resource show cm_id | grep -q LISTEN".into(),
+            Self::Runs(name) => format!("pgrep -f {name} > /dev/null && sleep 1"),
+        };
+        format!(
+            "for i in $(seq 200); do {test} && exit 0; sleep 0.05; done; echo it does not listen; exit 1"
+        )
     }
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask vm`: virtual machines with an unmodified Linux on a simulated fabric.
 
+mod bench;
 mod cases;
 mod guest;
 mod lab;
@@ -34,6 +35,8 @@ pub enum Vm {
     },
     /// Runs what unmodified guests must be able to do, unattended, and prints a table.
     Test(test::Options),
+    /// Measures the modelled HCA and Soft-RoCE in the same guests.
+    Bench(bench::Options),
 }
 
 /// Flags of `run`.
@@ -60,6 +63,7 @@ pub fn run(command: Vm) -> Result<(), String> {
         Vm::Run(options) => start(options),
         Vm::Console { guest } => console(guest),
         Vm::Test(options) => test::run(&options),
+        Vm::Bench(options) => bench::run(&options),
     }
 }
 
@@ -73,7 +77,12 @@ fn start(options: Run) -> Result<(), String> {
         guests: options.guests,
         model: options.model,
         kernel: options.kernel,
-        more: options.more,
+        more: [
+            vec!["--guests".into(), options.guests.to_string()],
+            options.more,
+        ]
+        .concat(),
+        ethernet: false,
         interactive: true,
     };
     let mut lab = Lab::start(&wanted, &folder())?;

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// What the scripts need, and the package that each is in.
-const TOOLS: [(&str, &str); 9] = [
+const TOOLS: [(&str, &str); 10] = [
+    ("setpriv", "util-linux"),
     ("apt-get", "apt"),
     ("dpkg-deb", "dpkg"),
     ("debootstrap", "debootstrap"),
@@ -51,10 +52,35 @@ impl Kernel {
         place().join(self.name())
     }
 
-    /// Both are there.
-    pub fn is_set_up(self) -> bool {
-        self.place().join("root.sqfs").exists() && self.place().join("stub.cpio").exists()
+    /// The kernel is unpacked.
+    fn is_unpacked(self) -> bool {
+        self.place().join("vmlinux").exists()
     }
+
+    /// The image is there, and made by the scripts as they are.
+    fn has_image(self) -> bool {
+        let image = |file: &str| {
+            is_newer(
+                &self.place().join(file),
+                &["root", "init", "stub", "srpt.sh"],
+            )
+        };
+        image("root.sqfs") && image("stub.cpio")
+    }
+}
+
+/// `file` is there, and made after these scripts of `vm/`.
+fn is_newer(file: &Path, scripts: &[&str]) -> bool {
+    let age = |path: &Path| {
+        std::fs::metadata(path)
+            .and_then(|about| about.modified())
+            .ok()
+    };
+    let made = age(file);
+    let mut scripts = scripts
+        .iter()
+        .map(|script| age(&root().join("vm").join(script)));
+    made.is_some() && scripts.all(|script| script < made)
 }
 
 /// How a QEMU is called that has `vfio-user-pci`.
@@ -86,21 +112,25 @@ pub fn run(kernels: &[Kernel], anew: bool) -> Result<(), String> {
     if needs_tree && !sid.join("usr/bin/qemu-system-x86_64").exists() {
         step("a Debian sid with QEMU", "sid", &[&sid])?;
     }
-    if anew || !place.join("debs").exists() {
+    let fetched = place.join("fetched");
+    if anew || !is_newer(&fetched, &["fetch"]) {
         step("packages of the guest", "fetch", &[&place])?;
+        std::fs::write(&fetched, "").map_err(told)?;
     }
+    let debs = place.join("debs");
     for kernel in kernels {
         let at = kernel.place();
-        if !anew && kernel.is_set_up() {
-            continue;
-        }
         let name = kernel.name();
-        match kernel {
-            Kernel::Stable => step(&format!("{name} kernel"), "kernel", &[&at])?,
-            Kernel::Newest => step(&format!("{name} kernel"), "kernel", &[&at, &sid])?,
+        if anew || !kernel.is_unpacked() {
+            let words: &[&Path] = match kernel {
+                Kernel::Stable => &[&at],
+                Kernel::Newest => &[&at, &sid],
+            };
+            step(&format!("{name} kernel"), "kernel", words)?;
         }
-        let debs = place.join("debs");
-        step(&format!("{name} image"), "root", &[&debs, &at, &at])?;
+        if anew || !kernel.has_image() {
+            step(&format!("{name} image"), "root", &[&debs, &at, &at])?;
+        }
     }
     let qemu = qemu().ok_or("no QEMU has vfio-user-pci; QEMU 10.1 is the first that does")?;
     let words: Vec<_> = qemu.iter().map(|word| word.display().to_string()).collect();

@@ -1,7 +1,7 @@
 //! Running the matrix: one group of cases after the other, a table, and what it takes to go on after an interruption.
 
-use super::cases::{Case, GROUPS, Group};
-use super::lab::Lab;
+use super::cases::{Case, GROUPS, Group, Terms};
+use super::lab::{Lab, simulator};
 use super::setup::{self, place};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -20,6 +20,9 @@ pub struct Options {
     /// Goes on where an interrupted run was, and does not repeat what passed.
     #[arg(long)]
     resume: bool,
+    /// Minutes of each soak; 0.25 in the short run unless it is said.
+    #[arg(long)]
+    soak: Option<f64>,
     /// Lists what there is.
     #[arg(long)]
     list: bool,
@@ -71,43 +74,32 @@ impl Memory {
     }
 }
 
+/// What is to be run: groups, and of each those cases that were asked for and, with `--resume`, have not passed. The
+/// first two of a group make the subnet that the others need.
+fn plan(options: &Options, memory: &Memory) -> Vec<(&'static Group, Vec<&'static Case>)> {
+    let mut plan = Vec::new();
+    for group in GROUPS.iter().filter(|group| group.quick || !options.quick) {
+        let wanted = |case: &Case| {
+            let name = format!("{}/{}", group.name, case.name);
+            let words = &options.filter;
+            let named = words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+            let passed = memory.entries.get(&name).is_some_and(|(passed, _)| *passed);
+            named && !(options.quick && case.long) && !(options.resume && passed)
+        };
+        let rest = group.cases().skip(2).filter(|case| wanted(case));
+        let rest: Vec<_> = rest.collect();
+        let needed = group.cases().take(2);
+        if !rest.is_empty() || needed.clone().any(wanted) {
+            plan.push((group, needed.chain(rest).collect()));
+        }
+    }
+    plan
+}
+
 /// Runs the matrix, or some of it.
 pub fn run(options: &Options) -> Result<(), String> {
     let mut memory = Memory::load();
-    let mut plan: Vec<(&Group, Vec<&Case>)> = Vec::new();
-    for group in GROUPS.iter().filter(|group| group.quick || !options.quick) {
-        let full = |case: &Case| format!("{}/{}", group.name, case.name);
-        let chosen = |case: &&Case| {
-            let name = full(case);
-            let words = &options.filter;
-            let named = words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
-            named && !(options.quick && case.long)
-        };
-        let done = |case: &&Case| {
-            options.resume
-                && memory
-                    .entries
-                    .get(&full(case))
-                    .is_some_and(|(passed, _)| *passed)
-        };
-        let cases: Vec<&Case> = group.cases.iter().filter(chosen).collect();
-        // The first two make the subnet that the others need.
-        let first = group.cases.iter().take(2);
-        if cases.iter().any(|case| !done(case)) {
-            let needed = first.filter(|first| !cases.iter().any(|case| case.name == first.name));
-            let others = cases.iter().copied().enumerate();
-            let others = others.filter(|(_, case)| {
-                !done(case)
-                    || group
-                        .cases
-                        .iter()
-                        .take(2)
-                        .any(|first| first.name == case.name)
-            });
-            let all = needed.chain(others.map(|(_, case)| case)).collect();
-            plan.push((group, all));
-        }
-    }
+    let plan = plan(options, &memory);
     if options.list {
         for (group, cases) in &plan {
             cases
@@ -118,6 +110,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let kernels: Vec<_> = plan.iter().map(|(group, _)| group.kernel).collect();
     setup::run(&kernels, false)?;
+    simulator()?;
     let names = |(group, cases): &(&Group, Vec<&Case>)| -> Vec<String> {
         let names = cases
             .iter()
@@ -129,27 +122,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     println!("{} cases, about {:.0} min", all.len(), (left / 60.0).ceil());
     let mut table = Vec::new();
     for (group, cases) in &plan {
-        let folder = place().join("run").join(group.name);
-        let start = Instant::now();
-        let lab = Lab::start(&group.wanted(), &folder);
-        let mut lab = match lab {
-            Ok(lab) => lab,
-            Err(error) => {
-                table.push(Entry {
-                    name: format!("{}/start", group.name),
-                    passed: false,
-                    seconds: start.elapsed().as_secs_f64(),
-                    note: error,
-                });
-                continue;
-            }
-        };
-        println!(
-            "{}: guests are up after {:.0} s; logs in {}",
-            group.name,
-            start.elapsed().as_secs_f64(),
-            folder.display()
-        );
+        let mut run = GroupRun::new(group, options);
         for case in cases {
             let name = format!("{}/{}", group.name, case.name);
             let number = table.len() + 1;
@@ -162,7 +135,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             let _ = std::io::stdout().flush();
             left -= memory.estimate(&name);
             let start = Instant::now();
-            let result = (case.run)(&mut lab, options.quick);
+            let result = run.case(case);
             let passed = result.is_ok();
             let entry = Entry {
                 name,
@@ -176,13 +149,110 @@ pub fn run(options: &Options) -> Result<(), String> {
                 entry.seconds
             );
             if !passed {
-                println!("    {}", entry.note.trim_end().replace('\n', "\n    "));
+                let lines: Vec<&str> = entry.note.lines().collect();
+                // What was asked, and how it ended.
+                let hidden = 1..lines.len().saturating_sub(SHOWN).max(1);
+                for (number, line) in lines.iter().enumerate() {
+                    if hidden.start == number && !hidden.is_empty() {
+                        let place = run.folder.display();
+                        println!("    … {} lines; see {place}", hidden.len());
+                    }
+                    if !hidden.contains(&number) {
+                        println!("    {line}");
+                    }
+                }
             }
             memory.note(&entry)?;
             table.push(entry);
         }
+        run.close();
     }
     report(&table)
+}
+
+/// A group that is being run.
+struct GroupRun {
+    group: &'static Group,
+    terms: Terms,
+    folder: PathBuf,
+    lab: Option<Lab>,
+    /// How often a lab could not be started, or broke.
+    broken: u32,
+}
+
+/// So many lines of what went wrong are shown.
+const SHOWN: usize = 16;
+
+/// With so many broken labs a group is given up.
+const PATIENCE: u32 = 3;
+
+impl GroupRun {
+    fn new(group: &'static Group, options: &Options) -> Self {
+        let minutes = options
+            .soak
+            .unwrap_or(if options.quick { 0.25 } else { 30.0 });
+        let terms = Terms {
+            quick: options.quick,
+            soak: (minutes * 60.0) as u64,
+            model: group.model,
+            manager: group.manager,
+        };
+        Self {
+            group,
+            terms,
+            folder: place().join("run").join(group.name),
+            lab: None,
+            broken: 0,
+        }
+    }
+
+    /// Runs a case, on a new lab if there is none: the first, or one in place of a lab in which a guest died.
+    fn case(&mut self, case: &Case) -> Result<String, String> {
+        if self.broken >= PATIENCE {
+            return Err("not tried: guests of this group keep failing".into());
+        }
+        let result = self.try_case(case);
+        if result.is_err() && self.lab.as_mut().is_none_or(Lab::is_broken) {
+            self.broken += 1;
+            self.close();
+        }
+        result
+    }
+
+    fn try_case(&mut self, case: &Case) -> Result<String, String> {
+        let lab = match &mut self.lab {
+            Some(lab) => lab,
+            None => {
+                let folder = self.folder.join(format!("lab{}", self.broken));
+                let lab = self.lab.insert(Lab::start(&self.group.wanted(), &folder)?);
+                let first: Vec<_> = self.group.cases().take(2).collect();
+                if !first.iter().any(|first| first.name == case.name) {
+                    for first in first {
+                        (first.run)(lab, &self.terms)?;
+                    }
+                }
+                lab
+            }
+        };
+        lab.remark(case.name);
+        let result = (case.run)(lab, &self.terms);
+        let complaints = lab.complaints();
+        if let Err(error) = &result {
+            lab.remark(&format!("failed: {error}"));
+        }
+        let note = result?;
+        let may = |line: &&String| !case.may_say.iter().any(|word| line.contains(word));
+        let said = complaints?;
+        let said: Vec<_> = said.iter().filter(may).map(String::as_str).collect();
+        match said.is_empty() {
+            true => Ok(note),
+            false => Err(format!("a kernel complains:\n{}", said.join("\n"))),
+        }
+    }
+
+    fn close(&mut self) {
+        self.lab = None;
+    }
 }
 
 fn report(table: &[Entry]) -> Result<(), String> {

@@ -1,0 +1,250 @@
+//! The modelled HCA against Linux's Soft-RoCE, and IPoIB against an Ethernet of virtio: the same two guests, the same run,
+//! one after the other, over and over.
+
+use super::cases::{Manager, load, wait_active};
+use super::lab::{Lab, Listens, Wanted};
+use super::setup::{self, Kernel, place};
+use clap::Args;
+use std::fmt::Write as _;
+use std::time::Instant;
+
+/// Flags of `bench`.
+#[derive(Args)]
+pub struct Options {
+    /// The device model.
+    #[arg(long, default_value = "tavor")]
+    model: String,
+    /// Measures everything so often, and shows medians.
+    #[arg(long, default_value_t = 3)]
+    times: usize,
+    /// Only measurements whose names contain one of these.
+    filter: Vec<String>,
+}
+
+/// Two devices side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Device {
+    Hca,
+    SoftRoce,
+}
+
+impl Device {
+    const BOTH: [Self; 2] = [Self::Hca, Self::SoftRoce];
+
+    /// For perftest: device, path MTU, entry of the GID table.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Hca => "-d mthca0 -m 2048",
+            Self::SoftRoce => "-d rxe0 -m 4096 -x 1",
+        }
+    }
+
+    /// The address of guest 1 that is reached by it.
+    const fn address(self) -> &'static str {
+        match self {
+            Self::Hca => "10.9.1.1",
+            Self::SoftRoce => "10.1.0.1",
+        }
+    }
+}
+
+/// Gives one figure.
+type Trial = dyn Fn(&mut Lab, Device) -> Result<f64, String>;
+
+/// What is measured.
+struct Measure {
+    name: String,
+    unit: &'static str,
+    run: Box<Trial>,
+}
+
+/// Runs it all, prints a table, and keeps it.
+pub fn run(options: &Options) -> Result<(), String> {
+    setup::run(&[Kernel::Stable], false)?;
+    let folder = place().join("run/bench");
+    let mut wanted = Wanted {
+        ethernet: true,
+        ..super::cases::wanted(&options.model, Kernel::Stable, Manager::Ours)
+    };
+    // One switch between them, as there is one Ethernet.
+    wanted.more = [
+        "--guests",
+        "2",
+        "--ours",
+        "1",
+        "--managers",
+        "1",
+        "--hosts",
+        "1",
+    ]
+    .map(String::from)
+    .to_vec();
+    let mut lab = Lab::start(&wanted, &folder)?;
+    load(&mut lab)?;
+    wait_active(&mut lab)?;
+    ethernet(&mut lab)?;
+    let measures = measures();
+    let named = |measure: &&Measure| {
+        let words = &options.filter;
+        words.is_empty()
+            || words
+                .iter()
+                .any(|word| measure.name.contains(word.as_str()))
+    };
+    let mut table =
+        String::from("| | HCA model | Soft-RoCE, virtio-net | |\n| --- | --- | --- | --- |\n");
+    for measure in measures.iter().filter(named) {
+        let mut figures = [Vec::new(), Vec::new()];
+        for _ in 0..options.times {
+            for (device, figures) in Device::BOTH.into_iter().zip(&mut figures) {
+                match (measure.run)(&mut lab, device) {
+                    Ok(figure) => figures.push(figure),
+                    Err(error) => println!("{}, {device:?}: {error}", measure.name),
+                }
+            }
+        }
+        let [ours, theirs] = figures.map(median);
+        let shown = |figure: Option<f64>| figure.map_or("–".into(), digits);
+        let line = format!(
+            "| {} | {} | {} | {} |",
+            measure.name,
+            shown(ours),
+            shown(theirs),
+            measure.unit
+        );
+        println!("{line}");
+        // Into a string: it cannot fail.
+        let _ = writeln!(table, "{line}");
+    }
+    let line = register_read(&mut lab)?;
+    println!("{line}");
+    let path = folder.join("table.md");
+    std::fs::write(&path, table + &line + "\n")
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("The table is in {}.", path.display());
+    Ok(())
+}
+
+fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}
+
+/// Three digits that mean something.
+fn digits(figure: f64) -> String {
+    match figure {
+        figure if figure >= 100.0 => format!("{figure:.0}"),
+        figure if figure >= 10.0 => format!("{figure:.1}"),
+        figure => format!("{figure:.2}"),
+    }
+}
+
+/// The Ethernet, and Soft-RoCE over it.
+fn ethernet(lab: &mut Lab) -> Result<(), String> {
+    for guest in 1..=2 {
+        let script = format!(
+            "modprobe -a virtio_net rdma_rxe && net=$(ls /sys/class/net | grep -v -e lo -e ib | head -1) && ip link set $net mtu 4200 && ip addr add 10.1.0.{guest}/24 dev $net && ip link set $net up && rdma link add rxe0 type rxe netdev $net && sleep 2 && ibv_devinfo -d rxe0"
+        );
+        lab.ok(guest, &script, 40)?;
+    }
+    lab.ok(2, "ping -c 3 10.1.0.1", 20)?;
+    Ok(())
+}
+
+fn measures() -> Vec<Measure> {
+    let mut all = Vec::new();
+    for what in ["send", "write", "read"] {
+        for (size, count) in [(64_u32, 5000_u32), (4096, 3000), (65_536, 400)] {
+            let events = if what == "write" { "" } else { "-e" };
+            let unit = if size > 4096 { "MiB/s" } else { "messages/s" };
+            all.push(Measure {
+                name: format!("RC {what}, {size} B"),
+                unit,
+                run: Box::new(move |lab, device| {
+                    let words = format!("ib_{what}_bw {events} -F -s {size} -n {count}");
+                    let columns = perftest(lab, device, &words)?;
+                    match columns[..] {
+                        [_, _, _, mib, _] if size > 4096 => Ok(mib),
+                        [_, _, _, _, millions] => Ok(millions * 1e6),
+                        _ => Err(format!("perftest says {columns:?}")),
+                    }
+                }),
+            });
+        }
+        let events = if what == "write" { "" } else { "-e" };
+        all.push(Measure {
+            name: format!("RC {what} latency, 64 B"),
+            unit: "us",
+            run: Box::new(move |lab, device| {
+                let words = format!("ib_{what}_lat {events} -F -s 64 -n 1000");
+                let columns = perftest(lab, device, &words)?;
+                columns
+                    .get(4)
+                    .copied()
+                    .ok_or(format!("perftest says {columns:?}"))
+            }),
+        });
+    }
+    for (more, name) in [("", "TCP"), ("-R", "TCP, the other way")] {
+        all.push(Measure {
+            name: name.into(),
+            unit: "Mbit/s",
+            run: Box::new(move |lab, device| iperf(lab, device, more)),
+        });
+    }
+    all.push(Measure {
+        name: "ping".into(),
+        unit: "ms",
+        run: Box::new(|lab, device| {
+            let script = format!("ping -q -i 0.01 -c 200 {}", device.address());
+            let said = lab.ok(2, &script, 30)?;
+            let mean = said
+                .lines()
+                .find_map(|line| line.strip_prefix("rtt ")?.split('/').nth(4));
+            mean.and_then(|mean| mean.parse().ok()).ok_or(said)
+        }),
+    });
+    all
+}
+
+/// The columns of its last line of figures. Both ends meet over the Ethernet, whichever device is measured.
+fn perftest(lab: &mut Lab, device: Device, words: &str) -> Result<Vec<f64>, String> {
+    let serve = format!("{words} {} 2>&1", device.words());
+    let ask = format!("{words} {} 10.1.0.1 2>&1", device.words());
+    let (_, said) = lab.pair(Listens::Tcp(18515), (1, &serve), (2, &ask), 90)?;
+    let figures = said.lines().rev().find_map(|line| {
+        let columns: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        columns.ok().filter(|columns| columns.len() >= 5)
+    });
+    figures.ok_or(said)
+}
+
+fn iperf(lab: &mut Lab, device: Device, more: &str) -> Result<f64, String> {
+    let ask = format!("iperf3 -f m -c {} -t 5 {more}", device.address());
+    let (_, said) = lab.pair(Listens::Tcp(5201), (1, "iperf3 -s -1"), (2, &ask), 60)?;
+    let line = said.lines().find(|line| line.contains("receiver"));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    let rate = words.windows(2).find(|pair| pair[1] == "Mbits/sec");
+    rate.and_then(|pair| pair[0].parse().ok()).ok_or(said)
+}
+
+/// How long a guest waits for what it reads of the device: its configuration space, over and over.
+fn register_read(lab: &mut Lab) -> Result<String, String> {
+    let loads = |lab: &mut Lab| -> Result<f64, String> {
+        let shown = lab.command("show")?;
+        let line = shown.iter().skip_while(|line| *line != "== guest2").nth(1);
+        let word = line.and_then(|line| line.split_whitespace().next());
+        word.and_then(|word| word.parse().ok())
+            .ok_or("the simulator tells no loads".into())
+    };
+    let script = "config=$(ls -d /sys/bus/pci/drivers/ib_mthca/*:*)/config; for i in $(seq 200); do read -r -N 256 x < $config; done 2> /dev/null; true";
+    let before = loads(lab)?;
+    let start = Instant::now();
+    lab.ok(2, script, 60)?;
+    let passed = start.elapsed().as_secs_f64();
+    let count = loads(lab)? - before;
+    Ok(format!(
+        "A load from the device takes the guest {:.1} us ({count} loads).",
+        passed * 1e6 / count.max(1.0)
+    ))
+}
