@@ -14,6 +14,7 @@ mod keys;
 mod lent;
 mod management;
 mod memfree;
+mod pairs;
 mod remote;
 mod rig;
 mod rings;
