@@ -19,8 +19,40 @@ pub struct Connection {
     pub path: AddressVector,
     /// Entry of the port's P_Key table.
     pub p_key_index: usize,
-    /// Path migration has happened, or there is none.
-    pub migrated: bool,
+    /// How far path migration is.
+    pub migration: Migration,
+}
+
+/// State of automatic path migration. Who has none is for ever [`Migrated`](Self::Migrated). protocols 2.3.1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Migration {
+    /// On its path.
+    #[default]
+    Migrated,
+    /// An alternate path is loaded, and the peer is not known to be ready.
+    Rearm,
+    /// Both are ready.
+    Armed,
+}
+
+/// One of the paths of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathChoice {
+    /// The one in use.
+    Primary,
+    /// The other.
+    Alternate,
+}
+
+impl Migration {
+    /// By which path a packet with this MigReq has to have come, and the state that follows if it did.
+    pub const fn on_packet(self, mig_req: bool) -> (PathChoice, Self) {
+        match (self, mig_req) {
+            (Self::Armed, true) => (PathChoice::Alternate, Self::Migrated),
+            (Self::Rearm, false) => (PathChoice::Primary, Self::Armed),
+            (state, _) => (PathChoice::Primary, state),
+        }
+    }
 }
 
 impl Connection {
@@ -40,7 +72,7 @@ impl Connection {
         }
         let opcode = Opcode::new(self.service, operation);
         let mut bth = Bth::new(opcode, key, self.dest_qp, psn);
-        bth.mig_req = self.migrated;
+        bth.mig_req = self.migration == Migration::Migrated;
         Ok(Headers {
             lrh: self.path.lrh(port)?,
             grh: self.path.grh(port)?,

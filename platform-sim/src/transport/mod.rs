@@ -28,7 +28,7 @@ mod tests;
 mod uc;
 mod ud;
 
-pub use connection::Connection;
+pub use connection::{Connection, Migration, PathChoice};
 pub use message::{Receipt, Refusal, RemoteAccess, RemoteRight, ResponderHost};
 pub use mlx::{IcrcMode, MlxError, MlxOptions, finish_mlx};
 pub use port::{Destination, Discard, DropReason, Incoming, accept, depart};

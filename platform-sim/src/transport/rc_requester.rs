@@ -407,6 +407,18 @@ impl<T> RcRequester<T> {
         self.window.front()?.doomed
     }
 
+    /// Another path is to be tried: what failed for want of an answer is sent again, with all retries.
+    pub fn try_anew(&mut self) {
+        if let Some(front) = self.window.front_mut() {
+            front.doomed = front
+                .doomed
+                .filter(|failure| *failure != Failure::RetryExceeded);
+        }
+        self.retries = self.limits.retry_count;
+        self.resume_at(self.una);
+        self.gone_back = true;
+    }
+
     /// Takes out all that is outstanding, oldest first. The engine is of no use any more.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         (self.at, self.timer, self.not_ready) = (0, None, None);

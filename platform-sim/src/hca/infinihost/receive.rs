@@ -142,8 +142,11 @@ impl InfiniHost {
         let opcode = incoming.transport.bth.opcode;
         // The special QPs are reached by their numbers on the wire alone.
         let special = self.ports.special(qpn).is_some();
-        let qp = self.qps.get(qpn).filter(|qp| qp.port() == port && !special);
-        let Some(qp) = qp else {
+        let qp = self.qps.get(qpn).filter(|_| !special);
+        if qp.is_some_and(|qp| qp.engine == Engine::Connected) {
+            return self.connection_packet(bus, port, incoming, qpn);
+        }
+        let Some(qp) = qp.filter(|qp| qp.port() == port) else {
             return dropped(bus, port, &DropReason::QpState(Qpn::new(qpn)));
         };
         let receiver = match qp.engine {
@@ -155,8 +158,7 @@ impl InfiniHost {
                 q_key: QKey(qp.context.q_key()),
                 receives: qp.receives(),
             },
-            Engine::Connected => return self.connection_packet(bus, port, incoming, qpn),
-            Engine::Raw => {
+            Engine::Raw | Engine::Connected => {
                 return dropped(bus, port, &DropReason::Opcode(opcode.0));
             }
         };

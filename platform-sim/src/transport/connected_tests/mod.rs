@@ -105,7 +105,7 @@ fn connection(service: Service) -> Connection {
             grh: None,
         },
         p_key_index: 0,
-        migrated: true,
+        migration: Migration::Migrated,
     }
 }
 

@@ -11,7 +11,7 @@ use super::system::{LOG_PKEYS, RESERVED};
 use crate::machine::Bus;
 use hca_abi::infinihost::cmd::{CmdStatus, QpModifier, ToReset};
 use hca_abi::infinihost::eqe::EventType;
-use hca_abi::infinihost::qp::{QpContext, QpMailbox, QpState, ServiceType};
+use hca_abi::infinihost::qp::{PathMigration, QpContext, QpMailbox, QpState, ServiceType};
 
 impl InfiniHost {
     /// The full number; its low bits say which context, the others which generation.
@@ -48,12 +48,22 @@ impl InfiniHost {
                 return Err(CmdStatus::BAD_QPEE_STATE);
             }
             let mut context = qp.context;
+            let armed = context.path_migration() == PathMigration::ARMED;
             row.apply(&mut context, &input.context, mask);
+            let sends = matches!(row.from, QpState::RTS | QpState::SQD);
+            let migrated = context.path_migration() == PathMigration::MIGRATED;
+            let migrates = sends && armed && migrated;
             self.check_path(&context)?;
             let resumes = context.state() == QpState::RTS;
             if let Some(qp) = self.qps.get_mut(qpn) {
                 qp.context = context;
                 qp.context_changed(row.from);
+                if migrates {
+                    qp.migrate();
+                }
+            }
+            if migrates {
+                self.qp_event(bus, EventType::PATH_MIGRATED, qpn);
             }
             if resumes {
                 self.schedule_send(qpn);

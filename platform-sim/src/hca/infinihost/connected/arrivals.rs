@@ -12,7 +12,7 @@ use crate::machine::Bus;
 use crate::transport::{
     AtomicOp, DropReason, Failure, Incoming, Receipt, Refusal, RemoteRight, ResponderHost, Response,
 };
-use core_ib::{Qpn, RKey};
+use core_ib::RKey;
 use hca_abi::infinihost::cqe::{Cqe, Syndrome};
 use hca_abi::infinihost::eqe::EventType;
 use hca_abi::infinihost::qp::QpState;
@@ -27,19 +27,16 @@ impl InfiniHost {
         incoming: &Incoming<'_>,
         qpn: u32,
     ) {
-        let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.receives()) else {
-            return dropped(bus, port, &DropReason::QpState(Qpn::new(qpn)));
-        };
-        let Some(state) = self.ports.node.port(port) else {
-            return;
-        };
-        if let Err(reason) = qp.connection().accepts(state, incoming) {
+        if let Err(reason) = self.came_by_path(bus, port, incoming, qpn) {
             if let DropReason::Key(violation) = &reason {
                 self.ports.node.key_violation(port, violation);
                 self.plan_traps(bus);
             }
             return dropped(bus, port, &reason);
         }
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
         let is_new = qp.state() == QpState::RTR;
         let Some(mut connected) = qp.connected.take() else {
             return;

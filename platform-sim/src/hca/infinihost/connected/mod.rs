@@ -8,6 +8,7 @@
 
 mod answers;
 mod arrivals;
+mod migration;
 mod requests;
 
 use super::chip::Chip;
@@ -17,14 +18,14 @@ use super::wqe::{Position, Wqe};
 use super::{InfiniHost, timers};
 use crate::machine::Bus;
 use crate::transport::{
-    AddressVector, Connection, Failure, GlobalRoute, RcRequester, RcResponder, Refusal,
+    AddressVector, Connection, Failure, GlobalRoute, Migration, RcRequester, RcResponder, Refusal,
     RemoteAccess, Request, RequesterLimits, ResponderLimits, Transmit, UcRequester, UcResponder,
 };
 use core_ib::wire::packet::{CreditCode, FlowLabel, RnrTimer, Service};
 use core_ib::{Gid, Instant, Lid, Mtu, Psn, Qpn, Sl};
 use hca_abi::infinihost::cqe::Syndrome;
 use hca_abi::infinihost::eqe::EventType;
-use hca_abi::infinihost::qp::{PathMigration, QpContext, QpState, ServiceType};
+use hca_abi::infinihost::qp::{AddressPath, PathMigration, QpContext, QpState, ServiceType};
 
 /// Log2 of the requests that one queue has outstanding, whatever its context says: each is remembered whole.
 const MAX_LOG_FLIGHT: u8 = 8;
@@ -80,6 +81,8 @@ pub struct Connected {
     alarm: Option<Instant>,
     /// The connection is to end.
     ended: Option<End>,
+    /// Software was told that the peer wants to migrate where it cannot be followed.
+    told_astray: bool,
 }
 
 fn mtu(context: &QpContext) -> Mtu {
@@ -246,6 +249,7 @@ impl Connected {
             answer_next: true,
             alarm: None,
             ended: None,
+            told_astray: false,
         }
     }
 
@@ -307,6 +311,7 @@ impl Qp {
             _ => {}
         }
         if let Some(connected) = &mut self.connected {
+            connected.told_astray &= context.path_migration() != PathMigration::REARM;
             if let Requester::Reliable(engine) = &mut connected.requester {
                 engine.set_limits(requester_limits(context));
             }
@@ -317,9 +322,13 @@ impl Qp {
         }
     }
 
-    /// The connection, as the transport knows it. The GID index of a QP is that of its port. infinihost 4.6.
+    /// The connection, as the transport knows it.
     fn connection(&self) -> Connection {
-        let path = self.context.primary_path();
+        self.connection_by(&self.context.primary_path())
+    }
+
+    /// The same by this path. The GID index of a QP is that of its port. infinihost 4.6.
+    fn connection_by(&self, path: &AddressPath) -> Connection {
         let grh = path.grh().then(|| GlobalRoute {
             dgid: Gid(path.dgid()),
             sgid_index: usize::from(path.gid_index() & ((1 << LOG_GIDS) - 1)),
@@ -341,7 +350,11 @@ impl Qp {
                 grh,
             },
             p_key_index: usize::from(path.pkey_index()),
-            migrated: self.context.path_migration() == PathMigration::MIGRATED,
+            migration: match self.context.path_migration() {
+                PathMigration::ARMED => Migration::Armed,
+                PathMigration::REARM => Migration::Rearm,
+                _ => Migration::Migrated,
+            },
         }
     }
 
@@ -444,7 +457,10 @@ impl InfiniHost {
             Some(End::QueueFailed) => return self.queue_failed(bus, qpn),
             None => {}
         }
-        let failure = self.connected(qpn).and_then(|one| one.requester.failure());
+        let mut failure = self.connected(qpn).and_then(|one| one.requester.failure());
+        if failure == Some(Failure::RetryExceeded) && self.other_path(bus, qpn) {
+            failure = None;
+        }
         if let Some(failure) = failure {
             return self.send_failed(bus, qpn, syndrome(failure));
         }

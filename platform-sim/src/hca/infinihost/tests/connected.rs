@@ -15,6 +15,8 @@ use zerocopy::IntoBytes;
 const DATA: u64 = 0x4000;
 const BUFFER: u64 = 0x8000;
 const QPN: u32 = 0x30;
+/// Key of what peers may do to memory.
+const PEER: u32 = 0x21;
 const FLAGS: u32 = next::ALWAYS_ONE;
 /// First PSN of either.
 const PSN: u32 = 0xff_fffe;
@@ -46,7 +48,8 @@ fn context(service: ServiceType, dlid: u16, cq: &Cq) -> QpContext {
     context
 }
 
-const ALL_BITS: u32 = opt::RRE | opt::RWE | opt::RAE | opt::SRA_MAX | opt::ACK_TIMEOUT;
+const ALL_BITS: u32 =
+    opt::RRE | opt::RWE | opt::RAE | opt::SRA_MAX | opt::ACK_TIMEOUT | opt::PM_STATE;
 const RETRIES: u32 = opt::RETRY_COUNT | opt::RNR_RETRY;
 
 /// Takes QP [`QPN`] from INIT to RTS.
@@ -154,12 +157,12 @@ fn send(len: u32) -> Vec<u8> {
 }
 
 fn rdma(at: u64, len: u32) -> Vec<u8> {
-    [remote(at, ALL).as_bytes(), local(DATA, len).as_bytes()].concat()
+    [remote(at, PEER).as_bytes(), local(DATA, len).as_bytes()].concat()
 }
 
 /// On the number at 0x9000.
 fn atomic(operands: &AtomicSegment, to: u64) -> Vec<u8> {
-    let (remote, local) = (remote(0x9000, ALL), local(to, 8));
+    let (remote, local) = (remote(0x9000, PEER), local(to, 8));
     [remote.as_bytes(), operands.as_bytes(), local.as_bytes()].concat()
 }
 
@@ -167,15 +170,17 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8 ^ seed).collect()
 }
 
-/// Lets peers at all memory.
+/// Lets peers at the first megabyte.
 fn open(rig: &mut Rig) {
-    let mut all = all_memory();
-    all.set_remote_read(true)
+    let mut region = all_memory();
+    region
+        .set_key(PEER)
+        .set_length(1 << 20)
+        .set_remote_read(true)
         .set_remote_write(true)
         .set_remote_atomic(true);
-    let key = ALL;
-    assert_eq!(rig.plain(Opcode::HW2SW_MPT, key), CmdStatus::OK);
-    assert_eq!(rig.give(Opcode::SW2HW_MPT, 0, key, &all), CmdStatus::OK);
+    let status = rig.give(Opcode::SW2HW_MPT, 0, PEER, &region);
+    assert_eq!(status, CmdStatus::OK);
 }
 
 #[test]
@@ -429,7 +434,7 @@ fn a_packet_from_elsewhere_is_none_of_the_connection() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn no_request_whatever_upsets_either_card(
@@ -458,4 +463,89 @@ proptest! {
             prop_assert_eq!(reset, CmdStatus::OK);
         }
     }
+}
+
+/// Both with LIDs of two, and an alternate path by the second of each.
+fn two_paths() -> [End; 2] {
+    let mut ends = pair(ServiceType::RC);
+    for (end, number) in ends.iter_mut().zip([1_u16, 2]) {
+        let lid = |number| core_ib::Lid(number * 4);
+        end.rig
+            .set_port(1, |info| (info.lid, info.lmc) = (lid(number), 1));
+        let mut context = context(ServiceType::RC, lid(3 - number).0, &end.cq);
+        let mut path = context.primary_path();
+        path.set_dlid(lid(3 - number).0 + 1).set_path_bits(1);
+        context
+            .set_alternate_path(path)
+            .set_path_migration(PathMigration::REARM);
+        end.rig.modify_plain(Opcode::ERR2RST_QPEE, QPN);
+        end.qp = end.rig.create_qp(QPN, ServiceType::RC, 1, &end.cq);
+        let mask = ALL_BITS | RETRIES | opt::ALT_PATH;
+        for opcode in [Opcode::INIT2RTR_QPEE, Opcode::RTR2RTS_QPEE] {
+            assert_eq!(end.rig.modify(opcode, QPN, mask, &context), CmdStatus::OK);
+        }
+    }
+    ends
+}
+
+fn migration(end: &mut End) -> (PathMigration, u16) {
+    let context = end.rig.query_qp(QPN);
+    (context.path_migration(), context.primary_path().dlid())
+}
+
+/// Both armed, by a message each way.
+fn arm(one: &mut End, other: &mut End) {
+    one.post(WqeOpcode::RDMA_WRITE, &[rdma(0, 0)]);
+    carry(one, other);
+    other.post(WqeOpcode::RDMA_WRITE, &[rdma(0, 0)]);
+    carry(one, other);
+    assert_eq!(migration(one), (PathMigration::ARMED, 8));
+    assert_eq!(migration(other), (PathMigration::ARMED, 4));
+    one.completions();
+}
+
+#[test]
+fn a_silent_path_is_left_for_the_other_and_the_peer_follows() {
+    let [mut one, mut other] = two_paths();
+    arm(&mut one, &mut other);
+    one.post(WqeOpcode::RDMA_WRITE, &[rdma(0, 0)]);
+    for _ in 0..200 {
+        one.rig.bus.sent.retain(|(_, packet)| packet[3] == 9);
+        carry(&mut one, &mut other);
+        one.rig.bus.now = Instant(one.rig.bus.now.0 + 1_000_000);
+        one.rig.settle();
+    }
+    assert_eq!(one.completions(), [(0x08, 0, 0)], "no request failed");
+    assert_eq!(migration(&mut one), (PathMigration::MIGRATED, 9));
+    assert_eq!(migration(&mut other), (PathMigration::MIGRATED, 5));
+    for end in [&mut one, &mut other] {
+        assert_eq!(end.events(), [(EventType::PATH_MIGRATED, QPN)]);
+    }
+}
+
+#[test]
+fn software_may_ask_for_the_other_path_and_a_peer_without_it_stays() {
+    let [mut one, mut other] = two_paths();
+    arm(&mut one, &mut other);
+    let mut context = QpContext::ZERO;
+    context.set_path_migration(PathMigration::MIGRATED);
+    let status = one
+        .rig
+        .modify(Opcode::RTS2RTS_QPEE, QPN, opt::PM_STATE, &context);
+    assert_eq!(status, CmdStatus::OK);
+    assert_eq!(migration(&mut one), (PathMigration::MIGRATED, 9));
+    assert_eq!(one.events(), [(EventType::PATH_MIGRATED, QPN)]);
+    let mut astray = context;
+    astray.set_path_migration(PathMigration::ARMED);
+    let mut path = astray.alternate_path();
+    path.set_port(1).set_dlid(77);
+    astray.set_alternate_path(path);
+    let mask = opt::ALT_PATH | opt::PM_STATE;
+    let status = other.rig.modify(Opcode::RTS2RTS_QPEE, QPN, mask, &astray);
+    assert_eq!(status, CmdStatus::OK);
+    one.post(WqeOpcode::RDMA_WRITE, &[rdma(0, 0), rdma(0, 0)]);
+    carry(&mut one, &mut other);
+    assert_eq!(migration(&mut other), (PathMigration::ARMED, 4));
+    assert_eq!(other.events(), [(EventType::PATH_MIGRATION_FAILED, QPN)]);
+    assert_eq!(one.completions(), []);
 }
