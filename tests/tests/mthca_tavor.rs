@@ -11,7 +11,7 @@ use core_ib::verbs::{
 use core_ib::wire::mad::{Mad, MadHeader, Method, PortInfo, PortPhysState, PortState, Smp};
 use core_ib::{Gid, Guid, LKey, Lid, Psn, QKey, Qpn};
 use mthca_hw::{Hca, Interrupts, Profile};
-use platform_sim::hca::infinihost::{Config, InfiniHost};
+use platform_sim::hca::infinihost::{Config, InfiniHost, Variant};
 use platform_sim::machine::{
     Cable, Config as WorldConfig, HostId, LinkParameters, SimCompletion, SimPlatform, WireEnd,
     World,
@@ -106,6 +106,17 @@ fn an_hca_with_hidden_memory_comes_up_and_works() {
     };
     alone(hidden, |machine| {
         let hca = Hca::open(machine, &NoWake, &Profile::SERVER).unwrap();
+        exchange(machine, &hca);
+        close(hca);
+    });
+}
+
+#[test]
+fn an_mt25208_with_compatible_firmware_comes_up_and_works() {
+    let compatible = Config::of(Variant::ArbelCompat, Guid(0x0002_c900_0000_0100));
+    alone(compatible, |machine| {
+        let hca = Hca::open(machine, &NoWake, &Profile::SMALL).unwrap();
+        assert_eq!(hca.query_device().fw_version, [4, 8, 200]);
         exchange(machine, &hca);
         close(hca);
     });

@@ -115,13 +115,14 @@ impl InfiniHost {
         for (to, from) in board_id.iter_mut().zip(self.config.board_id.bytes()) {
             *to = from;
         }
-        let facts = self.config.variant.facts();
         let mut info = AdapterInfo::ZERO;
-        info.set_vendor_id(u32::from(pci::VENDOR_MELLANOX))
-            .set_device_id(u32::from(facts.device.0))
-            .set_revision_id(u32::from(facts.revision))
-            .set_inta_pin(INTA_PIN)
-            .set_board_id(board_id);
+        info.set_inta_pin(INTA_PIN).set_board_id(board_id);
+        if self.mode() == Mode::T {
+            let facts = self.config.variant.facts();
+            info.set_vendor_id(u32::from(pci::VENDOR_MELLANOX))
+                .set_device_id(u32::from(facts.device.0))
+                .set_revision_id(u32::from(facts.revision));
+        }
         self.output(bus, command, &info)
     }
 

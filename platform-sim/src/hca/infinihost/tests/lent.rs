@@ -9,6 +9,7 @@ use core_ib::Guid;
 use core_ib::platform::DmaAddr;
 use core_ib::wire::mad::NodeInfo;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
+use hca_abi::infinihost::fw::AdapterInfo;
 use hca_abi::infinihost::init_hca::InitHca;
 use hca_abi::infinihost::port::InitIb;
 use hca_abi::infinihost::vpm::VpmEntry;
@@ -83,6 +84,21 @@ fn the_limits_are_the_recommended_ones() {
             }
             assert_eq!(bytes[at..at + row.len()], row, "{variant:?} {at:#x}");
         }
+    }
+}
+
+#[test]
+fn query_adapter_tells_the_pin_and_the_board_and_no_identity() {
+    let boards = [*b"MT_0200000001", *b"MT_0230000001", *b"MT_0230000001"];
+    for (variant, board) in M.into_iter().zip(boards) {
+        let mut rig = Rig::memfree(variant);
+        rig.lend();
+        let adapter: AdapterInfo = rig.ask(Opcode::QUERY_ADAPTER, 0);
+        assert_eq!(
+            (adapter.inta_pin(), &adapter.board_id()[..13]),
+            (31, &board[..])
+        );
+        assert_eq!(rig.load::<[u8; 16]>(OUT), [0; 16]);
     }
 }
 
