@@ -58,7 +58,7 @@ fn show(simulation: &mut Simulation, options: &Options, ended: &Ended) -> Result
             .burst_tun("ib0", MTU, &host.spec.addresses)
             .map_err(problem)?;
         namespaces.push(namespace);
-        simulation.start_with_tun(index, tun);
+        simulation.start_with_tun(index, tun)?;
     }
     say!(
         "{total} hosts, each with an interface ib0 in a network namespace of its own; coming up …"

@@ -102,6 +102,13 @@ pub enum Phase {
     Failed(String),
 }
 
+impl Phase {
+    /// Has it ended, one way or the other?
+    pub const fn is_over(&self) -> bool {
+        matches!(self, Self::Stopped | Self::Failed(_))
+    }
+}
+
 /// What can be seen of a host.
 #[derive(Clone, Debug, Default)]
 pub struct HostStatus {
@@ -201,6 +208,17 @@ impl Remote {
 
     fn phase(&self, phase: Phase) {
         self.lock().status.phase = phase;
+    }
+
+    /// What was seen of an earlier run, and what it was told and did not do, is forgotten; its log is not.
+    pub(crate) fn forget(&self) {
+        let mut shared = self.lock();
+        let log = core::mem::take(&mut shared.status.log);
+        shared.commands.clear();
+        shared.status = HostStatus {
+            log,
+            ..HostStatus::default()
+        };
     }
 }
 

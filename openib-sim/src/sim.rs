@@ -239,7 +239,7 @@ pub fn hca_config(topology: &Topology, node: usize) -> Option<infinihost::Config
     config.ports = ports;
     config.port_guids = [spec.port_guid(1), spec.port_guid(2)];
     config.system_image_guid = spec.system_image_guid.unwrap_or(spec.guid);
-    config.node_description = spec.description.chars().take(63).collect();
+    config.node_description.clone_from(&spec.description);
     Some(config)
 }
 
@@ -364,8 +364,8 @@ impl Simulation {
         self.mode
     }
 
-    /// Starts host `index`, with programs of ours on its interface.
-    pub fn start(&mut self, index: usize) {
+    /// Starts host `index`, with programs of ours on its interface. A host that runs already is an error.
+    pub fn start(&mut self, index: usize) -> Result<(), String> {
         let seed = self.seed.wrapping_mul(31).wrapping_add(index as u64);
         self.start_with(index, move |machine, spec, _| {
             use core_ib::platform::Platform;
@@ -374,38 +374,43 @@ impl Simulation {
             }
             let host = IpHost::new(&spec.addresses, 2044, seed, machine.now());
             IpEnd::Programs(Box::new(host))
-        });
+        })
     }
 
-    /// Starts host `index` with a real network device on its interface. Real time alone.
-    pub fn start_with_tun(&mut self, index: usize, tun: BurstTun) {
+    /// Starts host `index` with a real network device on its interface. Real time alone. A host that runs already is an
+    /// error.
+    pub fn start_with_tun(&mut self, index: usize, tun: BurstTun) -> Result<(), String> {
         self.start_with(index, move |machine, _, remote| {
             match TunEnd::start(machine, tun, remote) {
                 Ok(end) => IpEnd::Tun(end),
                 Err(_) => IpEnd::None,
             }
-        });
+        })
     }
 
     fn start_with(
         &mut self,
         index: usize,
         end: impl FnOnce(&SimPlatform, &HostSpec, &Remote) -> IpEnd + Send + 'static,
-    ) {
-        let Some(host) = self.hosts.get_mut(index) else {
-            return;
-        };
+    ) -> Result<(), String> {
+        let host = self.hosts.get_mut(index).ok_or("no such host")?;
+        if host.task.is_some() && !host.remote.look(|status| status.phase.is_over()) {
+            return Err(format!("{} runs already", host.name));
+        }
+        host.remote.forget();
         let (spec, remote) = (host.spec.clone(), host.remote.clone());
         host.task = Some(self.world.spawn(host.id, "host", move |machine| {
             let end = end(machine, &spec, &remote);
             host::run(machine, &spec, &remote, end);
         }));
+        Ok(())
     }
 
-    /// Starts all hosts.
+    /// Starts all hosts that do not run.
     pub fn start_all(&mut self) {
         for index in 0..self.hosts.len() {
-            self.start(index);
+            // Fails for one that runs.
+            let _ = self.start(index);
         }
     }
 
@@ -484,8 +489,8 @@ impl Simulation {
         self.world.power_on(host.id, Box::new(InfiniHost::new(hca)));
         let machine = self.world.platform(host.id);
         host.remote = Remote::new(&machine).map_err(|error| error.to_string())?;
-        self.start(index);
-        Ok(())
+        host.task = None;
+        self.start(index)
     }
 
     /// Are all hosts' interfaces up (or, without IP, their ports active)?

@@ -55,6 +55,19 @@ fn not_active(scenario: &mut Scenario) -> Vec<String> {
     idle
 }
 
+/// What switches, and channel adapters without a driver, are called is what the file says, to the last of 64 bytes.
+fn is_called_as_written(scenario: &mut Scenario) {
+    let topology = scenario.sim.topology.clone();
+    let look = |fabric: &mut Fabric, _| {
+        for (index, spec) in topology.nodes.iter().enumerate() {
+            if let Some(node) = fabric.node(index) {
+                assert_eq!(node.description.as_str(), spec.description);
+            }
+        }
+    };
+    scenario.sim.world.with_wire(look).unwrap();
+}
+
 #[test]
 fn every_fabric_of_the_folders_comes_up() {
     for path in files() {
@@ -67,6 +80,7 @@ fn every_fabric_of_the_folders_comes_up() {
             settings.hosts = Some(2);
         }
         let mut scenario = Scenario::new(settings);
+        is_called_as_written(&mut scenario);
         if scenario.is_empty() {
             continue;
         }

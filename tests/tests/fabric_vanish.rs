@@ -66,7 +66,12 @@ fn a_host_that_closes_its_hca_and_opens_it_again_is_reached_again() {
     scenario.ping_all(&[(0, 1)]);
     scenario.stop(1);
     is_silent(&mut scenario, &[(0, 1)]);
-    scenario.sim.start(1);
+    scenario.sim.start(1).unwrap();
+    assert!(
+        !Simulation::all_up(&scenario.sim.hosts),
+        "it has only begun"
+    );
+    assert!(scenario.sim.start(1).is_err(), "it runs already");
     scenario.wait_up(PATIENCE);
     resumes(&mut scenario, &[(0, 1), (1, 0)]);
 }
