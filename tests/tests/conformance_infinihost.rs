@@ -293,3 +293,4 @@ fn run(
 conformance!(infinihost, rig);
 conformance!(poor_infinihost, poor);
 conformance!(infinihost_connections, rig, connections);
+conformance!(poor_infinihost_connections, poor, connections);

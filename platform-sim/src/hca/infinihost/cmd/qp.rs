@@ -55,6 +55,9 @@ impl InfiniHost {
             let migrates = sends && armed && migrated;
             self.check_path(&context)?;
             let resumes = context.state() == QpState::RTS;
+            if context.primary_path().static_rate() != 0 {
+                self.chip.ledger.count("QP path: static rate");
+            }
             if let Some(qp) = self.qps.get_mut(qpn) {
                 qp.context = context;
                 qp.context_changed(row.from);
