@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::{
-    Caching, Completion, Direction, DmaAddr, DmaBuf, Gate, Handled, Handler, LetGo, Lock, Platform,
-    PlatformError, Registers, Table, Vectors,
+    Blank, Caching, Completion, Direction, DmaAddr, DmaBuf, Fifo, Gate, Handled, Handler, LetGo,
+    Lock, Platform, PlatformError, Registers, Room, Table, Vectors,
 };
 use std::ptr::NonNull;
 
@@ -53,6 +53,8 @@ pub fn cases<R: Rig>() -> Vec<Case<R>> {
         words_of_memory_are_those_that_were_checked,
         a_mapping_carries_bytes_both_ways,
         a_table_is_zeroed_and_dropped_entry_by_entry,
+        a_queue_gives_back_in_order_what_it_took_and_refuses_what_it_has_no_place_for,
+        a_blank_value_is_a_copy_that_changes_alone,
         registers_read_back_in_big_endian_words_of_both_widths,
         an_access_outside_of_a_mapping_gives_ones_and_changes_nothing,
         a_mapping_that_reaches_out_of_its_bar_is_refused,
@@ -283,6 +285,47 @@ pub fn a_table_is_zeroed_and_dropped_entry_by_entry<R: Rig>(rig: &R) {
     assert_eq!(table.len(), 10);
     drop(table);
     assert_eq!(dropped.load(Ordering::Relaxed), 10);
+}
+
+/// Tables. A queue lies in one, and turns round in it.
+pub fn a_queue_gives_back_in_order_what_it_took_and_refuses_what_it_has_no_place_for<R: Rig>(
+    rig: &R,
+) {
+    let mut queue = Fifo::new(rig.machine(), 3).unwrap();
+    assert_eq!(queue.pop_front(), None);
+    for turn in 0..5 {
+        for number in 0..3 {
+            assert_eq!(queue.push_back(turn * 10 + number), Ok(()));
+        }
+        assert!(queue.is_full());
+        assert_eq!(queue.push_back(99), Err(99));
+        assert_eq!(queue.pop_front(), Some(turn * 10));
+        assert_eq!(queue.push_back(turn * 10 + 3), Ok(()), "one place is free");
+        for number in 1..4 {
+            assert_eq!(queue.pop_front(), Some(turn * 10 + number));
+        }
+        assert!(queue.is_empty());
+        // The next turn begins one place further on.
+        assert_eq!(queue.push_back(0), Ok(()));
+        assert_eq!(queue.pop_front(), Some(0));
+    }
+    let mut nothing = Fifo::new(rig.machine(), 0).unwrap();
+    assert_eq!(nothing.push_back(1), Err(1));
+    assert_eq!(nothing.pop_front(), None);
+}
+
+/// Tables. What is large is made where it lies.
+pub fn a_blank_value_is_a_copy_that_changes_alone<R: Rig>(rig: &R) {
+    struct Large([u32; 1000]);
+    // SAFETY: numbers own nothing.
+    unsafe impl Blank for Large {
+        const BLANK: &'static Self = &Self([7; 1000]);
+    }
+    let room = || Room::<Large, _>::new(rig.machine()).unwrap();
+    let mut one = room().blank();
+    assert_eq!(one.0, [7; 1000]);
+    one.0[999] = 8;
+    assert_eq!(room().blank().0, [7; 1000]);
 }
 
 /// Registers.

@@ -17,13 +17,15 @@
 
 mod dma;
 mod error;
+mod fifo;
 mod lock;
 mod table;
 
 pub use dma::{Direction, DmaAddr, DmaBuf, LetGo, OutOfBounds, RawDma, Words};
 pub use error::PlatformError;
+pub use fifo::Fifo;
 pub use lock::{Gate, Lock, RawGate, RawLock, Saved};
-pub use table::{Placed, Room, Table, TableMemory};
+pub use table::{Blank, Placed, Room, Table, TableMemory};
 
 use crate::Instant;
 use core::ptr::NonNull;

@@ -189,6 +189,29 @@ impl<'p, T, P: Platform> Room<'p, T, P> {
     }
 }
 
+/// What begins as a copy of a constant. What is large is made so where it is to lie, and never on a stack.
+///
+/// # Safety
+///
+/// A bit-wise copy of [`BLANK`](Self::BLANK) is as good a value as any that a constructor gives: it owns nothing that
+/// `BLANK` owns too.
+pub unsafe trait Blank: 'static {
+    /// The value to be copied.
+    const BLANK: &'static Self;
+}
+
+impl<'p, T: Blank, M: TableMemory> Room<'p, T, M> {
+    /// Makes a blank value there.
+    pub fn blank(self) -> Placed<'p, T, M> {
+        let (at, owner) = (self.at, self.owner);
+        core::mem::forget(self);
+        // SAFETY: the allocation is good for one `T`, there is none yet, and it is no part of a constant; a copy is a
+        // value, as whoever made `T` blank promised.
+        unsafe { at.copy_from_nonoverlapping(NonNull::from(T::BLANK), 1) };
+        Placed { at, owner }
+    }
+}
+
 impl<'p, T, M: TableMemory> Room<'p, T, M> {
     /// Puts `value` there.
     pub fn put(self, value: T) -> Placed<'p, T, M> {
