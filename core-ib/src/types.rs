@@ -359,7 +359,8 @@ impl Rate {
         })
     }
 
-    /// In units of 2.5 Gbit/s; `None` for a code that is not known or is [`Rate::PORT`].
+    /// In units of 2.5 Gbit/s, to the nearest (an FDR lane is 14.0625 Gbit/s, so 56 are 22.5, and 23); `None` for a
+    /// code that is not known or is [`Rate::PORT`].
     pub const fn multiple(self) -> Option<u32> {
         Some(match self.0 {
             2 => 1,
@@ -371,14 +372,20 @@ impl Rate {
             8 => 24,
             9 => 32,
             10 => 48,
-            11 => 6,   // 14 Gbit/s (4X FDR lanes at 1X), about 5.6
-            12 => 23,  // 56
-            13 => 45,  // 112
-            14 => 68,  // 168
-            15 => 10,  // 25
-            16 => 40,  // 100
-            17 => 80,  // 200
-            18 => 120, // 300
+            11 => 6,
+            12 => 23,
+            13 => 45,
+            14 => 68,
+            15 => 10,
+            16 => 40,
+            17 => 80,
+            18 => 120,
+            19 => 11,
+            20 => 20,
+            21 => 160,
+            22 => 240,
+            23 => 320,
+            24 => 480,
             _ => return None,
         })
     }
@@ -429,6 +436,19 @@ mod tests {
         assert_eq!(Psn::new(5).since(Psn::new(3)), 2);
         assert_eq!(Psn::new(0).since(Psn::new(0xff_ffff)), 1);
         assert!(Psn::new(3).since(Psn::new(5)) > 1 << 23);
+    }
+
+    #[test]
+    fn a_rate_has_a_multiple_if_and_only_if_it_has_a_speed_and_they_agree() {
+        for code in 0..=u8::MAX {
+            let rate = Rate(code);
+            let (mbps, multiple) = (rate.mbps(), rate.multiple());
+            assert_eq!(mbps.is_some(), multiple.is_some(), "{code}");
+            if let (Some(mbps), Some(multiple)) = (mbps, multiple) {
+                assert!((multiple * 2_500).abs_diff(mbps) <= 2_000, "{code}");
+            }
+        }
+        assert_eq!(Rate(24).multiple(), Some(480));
     }
 
     #[test]
