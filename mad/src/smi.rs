@@ -5,9 +5,14 @@
 //! pointer and the return path in place and leave every other byte alone; the class of the MAD must be
 //! [`MgmtClass::SUBN_DR`], else they let it pass. Pure; any context.
 
-use core::fmt;
 use core_ib::Lid;
-use core_ib::wire::mad::{AttributeId, Mad, MadHeader, MadStatus, Method, MgmtClass, Smp};
+pub use core_ib::wire::mad::SmiError;
+use core_ib::wire::mad::{
+    AttributeId, DirectedRoute, Mad, MadHeader, MadStatus, Method, MgmtClass, Smi, Smp, Turn,
+};
+
+/// Where the return path is in an SMP.
+const RETURN_PATH: usize = 192;
 
 /// Where an SMP of our own goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,124 +23,27 @@ pub enum Way {
     Local,
 }
 
-/// Why an SMP is discarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SmiError {
-    /// More hops than a route can have.
-    TooManyHops {
-        /// HopCount.
-        hop_count: u8,
-    },
-    /// The hop pointer is where a CA has no business: in the middle of a route, or past its end.
-    HopPointer {
-        /// HopPointer.
-        hop_pointer: u8,
-        /// HopCount.
-        hop_count: u8,
-    },
-    /// The route leaves by another port than ours.
-    Port {
-        /// The port that the route names.
-        found: u8,
-        /// Ours.
-        port: u8,
-    },
-    /// The route goes on by LID, which would be a switch's work.
-    NotASwitch {
-        /// DrDLID outbound, DrSLID returning.
-        lid: Lid,
-    },
+/// The fields of a directed route that decide; `None` if it is not a directed-route SMP.
+fn route_of(mad: &Mad) -> Option<DirectedRoute<'_>> {
+    let header = mad.header();
+    let (_, paths) = mad.0.split_first_chunk::<128>()?;
+    let (initial_path, return_path) = paths.split_first_chunk()?;
+    (header.class == MgmtClass::SUBN_DR).then_some(DirectedRoute {
+        hop_pointer: header.hop_pointer,
+        hop_count: header.hop_count,
+        returning: header.status.0 & MadStatus::DIRECTION != 0,
+        dr_slid: Lid(u16::from_be_bytes([mad.0[32], mad.0[33]])),
+        dr_dlid: Lid(u16::from_be_bytes([mad.0[34], mad.0[35]])),
+        initial_path,
+        return_path: return_path.first_chunk()?,
+    })
 }
 
-impl fmt::Display for SmiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::TooManyHops { hop_count } => {
-                write!(f, "a directed route of {hop_count} hops; 63 is the most")
-            }
-            Self::HopPointer {
-                hop_pointer,
-                hop_count,
-            } => write!(
-                f,
-                "hop {hop_pointer} of {hop_count} does not end at a channel adapter"
-            ),
-            Self::Port { found, port } => {
-                write!(f, "the route names port {found}, this is port {port}")
-            }
-            Self::NotASwitch { lid } => {
-                write!(f, "the route goes on to LID {lid}, and this is no switch")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SmiError {}
-
-/// The fields of a directed route that decide.
-struct Route {
-    hop_pointer: u8,
-    hop_count: u8,
-    returning: bool,
-    dr_slid: Lid,
-    dr_dlid: Lid,
-}
-
-impl Route {
-    /// `None` if it is not a directed-route SMP.
-    fn of(mad: &Mad) -> Result<Option<Self>, SmiError> {
-        let header = mad.header();
-        if header.class != MgmtClass::SUBN_DR {
-            return Ok(None);
-        }
-        let route = Self {
-            hop_pointer: header.hop_pointer,
-            hop_count: header.hop_count,
-            returning: header.status.0 & MadStatus::DIRECTION != 0,
-            dr_slid: Lid(u16::from_be_bytes([mad.0[32], mad.0[33]])),
-            dr_dlid: Lid(u16::from_be_bytes([mad.0[34], mad.0[35]])),
-        };
-        if usize::from(route.hop_count) > Smp::MAX_HOPS {
-            let hop_count = route.hop_count;
-            return Err(SmiError::TooManyHops { hop_count });
-        }
-        Ok(Some(route))
-    }
-
-    /// At the end of the route: `P == N + 1`.
-    const fn is_past_the_last_hop(&self) -> bool {
-        self.hop_pointer == self.hop_count + 1 // at most 64
-    }
-
-    const fn wrong_pointer(&self) -> SmiError {
-        SmiError::HopPointer {
-            hop_pointer: self.hop_pointer,
-            hop_count: self.hop_count,
-        }
-    }
-}
-
-/// The route leaves by the port at `at`, which has to be ours.
-fn leaves_by(mad: &Mad, at: usize, hop: u8, port: u8) -> Result<(), SmiError> {
-    match mad.0.get(at + usize::from(hop)) {
-        Some(&found) if found == port => Ok(()),
-        found => {
-            let found = found.copied().unwrap_or(0);
-            Err(SmiError::Port { found, port })
-        }
-    }
-}
-
-const INITIAL_PATH: usize = 128;
-const RETURN_PATH: usize = 192;
-
-/// A route ends here; going on by LID would be a switch's work.
-fn ends_here(lid: Lid) -> Result<(), SmiError> {
-    if lid.is_permissive() {
-        Ok(())
-    } else {
-        Err(SmiError::NotASwitch { lid })
+/// A CA whose ports go up to `port`.
+const fn ca(port: u8) -> Smi {
+    Smi {
+        is_switch: false,
+        ports: port,
     }
 }
 
@@ -146,7 +54,7 @@ fn ends_here(lid: Lid) -> Result<(), SmiError> {
 ///
 /// The SMP must not be sent; it is unchanged.
 pub fn send(mad: &mut Mad, port: u8) -> Result<Way, SmiError> {
-    let Some(route) = Route::of(mad)? else {
+    let Some(route) = route_of(mad) else {
         return Ok(Way::Wire);
     };
     let by_lid_first = if route.returning {
@@ -154,37 +62,18 @@ pub fn send(mad: &mut Mad, port: u8) -> Result<Way, SmiError> {
     } else {
         route.dr_slid
     };
-    if !by_lid_first.is_permissive() {
+    let too_long = usize::from(route.hop_count) > Smp::MAX_HOPS;
+    if !by_lid_first.is_permissive() && !too_long {
         return Ok(Way::Wire);
     }
-    let (pointer, count) = (route.hop_pointer, route.hop_count);
-    if route.returning {
-        if count > 0 && route.is_past_the_last_hop() {
-            leaves_by(mad, RETURN_PATH, count, port)?;
-            mad.0[6] = count;
-            return Ok(Way::Wire);
-        }
-        if pointer > 1 {
-            return Err(route.wrong_pointer());
-        }
-        ends_here(route.dr_slid)?;
-        mad.0[6] = 0;
-        return Ok(Way::Local);
-    }
-    if count > 0 && pointer == 0 {
-        leaves_by(mad, INITIAL_PATH, 1, port)?;
-        mad.0[6] = 1;
-        return Ok(Way::Wire);
-    }
-    if count == 0 && pointer == 0 {
-        ends_here(route.dr_dlid)?;
-        mad.0[6] = 1;
-        return Ok(Way::Local);
-    }
-    if route.is_past_the_last_hop() {
-        return Ok(Way::Local);
-    }
-    Err(route.wrong_pointer())
+    let step = ca(port).step(&route, None)?;
+    let way = match step.turn {
+        Turn::Out { port: found } if found != port => return Err(SmiError::Port { found, port }),
+        Turn::Out { .. } | Turn::LidRouted { .. } => Way::Wire,
+        Turn::Local => Way::Local,
+    };
+    mad.0[6] = step.hop_pointer;
+    Ok(way)
 }
 
 /// What came by `port` from the wire. `Ok`: it is for this port's agents.
@@ -193,34 +82,18 @@ pub fn send(mad: &mut Mad, port: u8) -> Result<Way, SmiError> {
 ///
 /// The SMP must be dropped without an answer; it is unchanged.
 pub fn receive(mad: &mut Mad, port: u8) -> Result<(), SmiError> {
-    let Some(route) = Route::of(mad)? else {
+    let Some(route) = route_of(mad) else {
         return Ok(());
     };
-    let (pointer, count) = (route.hop_pointer, route.hop_count);
-    if route.returning {
-        if pointer > 1 {
-            return Err(route.wrong_pointer());
-        }
-        if pointer == 1 {
-            ends_here(route.dr_slid)?;
-            mad.0[6] = 0;
-        }
-        return Ok(());
+    let pointer = route.hop_pointer;
+    let step = ca(port).step(&route, Some(port))?;
+    if let Some(port) = step.came_by
+        && let Some(came_by) = mad.0.get_mut(RETURN_PATH + usize::from(pointer))
+    {
+        *came_by = port;
     }
-    if pointer == count {
-        ends_here(route.dr_dlid)?;
-        if count > 0
-            && let Some(came_by) = mad.0.get_mut(RETURN_PATH + usize::from(pointer))
-        {
-            *came_by = port;
-        }
-        mad.0[6] = pointer + 1;
-        return Ok(());
-    }
-    if route.is_past_the_last_hop() {
-        return Ok(());
-    }
-    Err(route.wrong_pointer())
+    mad.0[6] = step.hop_pointer;
+    Ok(())
 }
 
 /// Is `mad` for an agent in the firmware (SMA, PMA, the vendor's), if the HCA has such? What is not goes to the

@@ -6,9 +6,8 @@
 use super::node::{Effect, NodeState};
 use super::pma::{process_perf, refuse};
 use super::sma::{Answer, SmpContext, process_smp};
-use super::smi::{Smi, Turn};
 use super::trap::{BadKey, KeyViolation};
-use core_ib::wire::mad::{Layout, Mad, MadStatus, Method, MgmtClass, Smp};
+use core_ib::wire::mad::{Layout, Mad, MadStatus, Method, MgmtClass, Smi, Smp, Turn};
 use core_ib::wire::packet::{
     Bth, Deth, Extended, FlowLabel, Grh, Headers, Lnh, Lrh, MAX_PACKET, Opcode, Packet, PktLen,
     Transport, Vl, check_icrc, seal,
@@ -75,7 +74,7 @@ fn subnet(
     };
     let directed = lrh.dlid.is_permissive();
     match smp.header.class {
-        MgmtClass::SUBN_DR => match smi.receive(&mut smp, in_port) {
+        MgmtClass::SUBN_DR => match smi.receive(&mut smp, in_port).ok()? {
             Turn::Local => {}
             Turn::Out { port } => {
                 let both = Lid::PERMISSIVE;
@@ -85,7 +84,6 @@ fn subnet(
                 let slid = node.port(0)?.info.lid;
                 return forwarded(bytes, &smp, dlid, slid, None);
             }
-            Turn::Discard => return None,
         },
         MgmtClass::SUBN_LID if !directed => {}
         _ => return None,
@@ -101,7 +99,7 @@ fn subnet(
     };
     if directed {
         let both = Lid::PERMISSIVE;
-        return match smi.originate(&mut reply) {
+        return match smi.originate(&mut reply).ok()? {
             Turn::Out { port } => smp_packet(&reply, lrh.sl, both, both, Some(port)),
             _ => None,
         };

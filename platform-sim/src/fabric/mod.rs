@@ -20,7 +20,6 @@ mod options;
 mod pma;
 mod port;
 mod sma;
-mod smi;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -29,6 +28,7 @@ mod trap;
 
 pub use agent::{Outgoing, serve as serve_special, trap as trap_packet};
 pub use capture::{Capture, Memory, Tap};
+pub use core_ib::wire::mad::{Smi, Turn};
 pub use counters::{Counter, PortCounts};
 pub use engine::Fabric;
 pub use fault::{FaultCounts, FaultHandle, Faults, Faulty};
@@ -37,6 +37,5 @@ pub use node::{Effect, NodeState, PortCaps, PortState, SwitchState};
 pub use options::Options;
 pub use pma::{is_perf, process_perf};
 pub use sma::{Answer, SmpContext, process_smp};
-pub use smi::{Smi, Turn};
 pub use topology::Topology;
 pub use trap::{BadKey, KeyViolation};

@@ -98,7 +98,7 @@ impl Bench {
                 is_switch: false,
                 ports: 1,
             };
-            assert_eq!(host.originate(&mut smp), Turn::Out { port: 1 });
+            assert_eq!(host.originate(&mut smp), Ok(Turn::Out { port: 1 }));
         }
         self.send(0, &smp_packet(&smp));
         self.run_for(Duration::from_micros(100));

@@ -353,16 +353,16 @@ impl Fabric {
 
     fn directed(&self, node: usize, port: u8, smp: &mut Smp, hops: &mut u32) -> Option<PortRef> {
         let mut at = PortRef::new(node, port);
-        let mut turn = self.smi(node).originate(smp);
+        let mut turn = self.smi(node).originate(smp).ok()?;
         loop {
             match turn {
                 Turn::Local => return Some(at),
                 Turn::Out { port } => {
                     at = self.cross(PortRef::new(at.node, port))?;
                     *hops += 1;
-                    turn = self.smi(at.node).receive(smp, at.port);
+                    turn = self.smi(at.node).receive(smp, at.port).ok()?;
                 }
-                _ => return None,
+                Turn::LidRouted { .. } => return None,
             }
         }
     }

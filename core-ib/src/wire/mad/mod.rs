@@ -2,7 +2,7 @@
 //!
 //! * [`Mad`]: the 256 bytes, and where in them the header and the data of a class are;
 //! * [`MadHeader`], [`SaHeader`], [`RmppHeader`], [`VendorHeader`]: what comes before the data;
-//! * [`Smp`]: subnet management with its directed route;
+//! * [`Smp`]: subnet management with its directed route, and [`Smi`]: the rules by which it goes;
 //! * the attributes: [`NodeInfo`], [`PortInfo`], [`PathRecord`] and so on, each a value of public fields, with a view
 //!   of the same fields beside it (`NodeInfoView`) for who wants only one of them.
 //!
@@ -11,6 +11,7 @@
 
 mod class;
 mod codes;
+mod directed;
 mod header;
 mod inform;
 mod layout;
@@ -35,6 +36,7 @@ mod vendor;
 
 pub use class::{ClassPortInfo, ClassPortInfoView, GmpCapability};
 pub use codes::{MKey, MtuCode, Selector, SmKey, TimeCode, VlCode};
+pub use directed::{DirectedRoute, Smi, SmiError, SmiStep, Turn};
 pub use header::{
     Attribute, AttributeId, BmHeader, BmHeaderView, CcHeader, CcHeaderView, Mad, MadHeader,
     MadHeaderView, MadStatus, Method, MgmtClass, VendorHeader, VendorHeaderView,
