@@ -1,18 +1,30 @@
 //! The control path of the InfiniHost driver on the MT23108 model: what the conformance suite, which knows no driver,
 //! cannot ask for. What errors name, what queries round, memory, several contexts at once, and the end of the HCA.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use core_ib::platform::{NoWake, Platform};
+use core_ib::platform::{Completion, NoWake, Platform, Wake};
 use core_ib::verbs::{
     Access, AhAttr, AsyncEvent, CompletionQueue, CqHandle, CqInit, Device, GlobalRoute, MrInit,
-    NotifyKind, Owner, PdHandle, QpAttr, QpAttrMask as M, QpCaps, QpHandle, QpInfo, QpInit,
-    QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SharedReceiveQueue, Signaling,
-    SrqInit, Verbs, VerbsError, WcStatus, WorkCompletion,
+    NotifyKind, Owner, PdHandle, PostCause, QpAttr, QpAttrMask as M, QpCaps, QpHandle, QpInfo,
+    QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SharedReceiveQueue,
+    Signaling, SrqInit, Verbs, VerbsError, WcStatus, WorkCompletion,
 };
 use core_ib::{Gid, Guid, Lid, Mtu, Psn, QKey, Qpn};
 use mthca_hw::{Hca, Interrupts, Profile};
 use platform_sim::hca::infinihost::{Config, InfiniHost};
-use platform_sim::machine::{HostId, Nowhere, SimPlatform, World};
+use platform_sim::machine::{
+    Config as WorldConfig, HostId, Nowhere, SimCompletion, SimPlatform, World,
+};
+
+/// Tells one context.
+struct Bell(SimCompletion);
+
+impl Wake for Bell {
+    fn wake(&self) {
+        self.0.fire();
+    }
+}
 
 fn card(number: u64) -> Config {
     Config::new(Guid(0x0002_c900_0000_0000 + number * 0x100))
@@ -543,7 +555,6 @@ fn ruined(ruin: impl FnOnce(&mut World, HostId), expected: (VerbsError, AsyncEve
     let go_on = std::sync::Arc::new(go_on);
     let waits = go_on.clone();
     let task = world.spawn(host, "driver", move |machine| {
-        use core_ib::platform::Completion;
         let hca = Hca::open(machine, &NoWake, &Profile::SMALL).unwrap();
         let pd = hca.alloc_pd().unwrap();
         let cq = cq(&hca);
@@ -605,7 +616,7 @@ fn ruined(ruin: impl FnOnce(&mut World, HostId), expected: (VerbsError, AsyncEve
     });
     world.run_for(Duration::from_secs(5));
     ruin(&mut world, host);
-    core_ib::platform::Completion::fire(&*go_on);
+    go_on.fire();
     world.finish(task).unwrap_or_else(|stuck| panic!("{stuck}"));
     world.check_leaks(host);
 }
@@ -626,6 +637,156 @@ fn an_hca_that_is_pulled_out_is_gone_and_nothing_hangs() {
         world.remove_function(host).unwrap();
     };
     ruined(ruin, (VerbsError::DeviceGone, AsyncEvent::DeviceGone));
+}
+
+/// Posts lists until the HCA refuses; how many requests it took.
+fn post_to_the_end(
+    machine: &SimPlatform,
+    hca: &Hca<'_, SimPlatform>,
+    ud: QpHandle,
+    op: SendOp,
+) -> usize {
+    let send = SendWr {
+        wr_id: 6,
+        op,
+        sges: &[],
+        inline: &[],
+        flags: SendFlags::empty(),
+    };
+    let qp = hca.qp(ud).unwrap();
+    let mut taken = 0;
+    loop {
+        match qp.post_send(&[send; 8]) {
+            Ok(()) => taken += 8,
+            Err(error) => {
+                taken += error.index;
+                if error.cause == PostCause::DeviceFailed {
+                    return taken;
+                }
+                machine.sleep(Duration::from_micros(1));
+            }
+        }
+    }
+}
+
+/// Takes what completes whenever the CQ says that there is something, until `done` says how much there is to come and
+/// all of it has come. Of an HCA that has ended it asks no more to be told.
+fn take_when_told(
+    bell: &SimCompletion,
+    hca: &Hca<'_, SimPlatform>,
+    cq: CqHandle,
+    done: &AtomicUsize,
+    deadline: core_ib::Instant,
+) -> usize {
+    let queue = hca.cq(cq).unwrap();
+    let mut come = 0;
+    while come != done.load(Ordering::Acquire) {
+        if hca.check().is_ok() {
+            queue.req_notify(NotifyKind::Any).unwrap();
+        }
+        while !hca.take_cq_event(cq) {
+            if !bell.wait_until(deadline) {
+                return come;
+            }
+            if come == done.load(Ordering::Acquire) {
+                return come;
+            }
+        }
+        let mut some = [WorkCompletion::EMPTY; 256];
+        loop {
+            match queue.poll(&mut some).unwrap() {
+                0 => break,
+                count => come += count,
+            }
+        }
+    }
+    come
+}
+
+#[test]
+fn what_is_posted_while_others_find_the_hca_gone_completes_without_being_asked_for() {
+    const BEGIN: core_ib::Instant = core_ib::Instant(6_000_000_000);
+    for seed in 0..60 {
+        let config = WorldConfig {
+            seed,
+            // A processor is taken away often, so that much happens between two stores of a list.
+            stalls: 200_000,
+            stall: Duration::from_micros(5),
+            ..WorldConfig::default()
+        };
+        let mut world = World::with(config, Nowhere);
+        let config = Config {
+            command_time: Duration::from_nanos(500),
+            ..card(1)
+        };
+        let host = world.add_host("host-a", Box::new(InfiniHost::new(config)), &[]);
+        let task = world.spawn(host, "driver", move |machine| {
+            let bell = Bell(machine.completion().unwrap());
+            // Commands are polled, so that the next one finds out.
+            let profile = Profile {
+                interrupts: Interrupts::None,
+                ..Profile::SMALL
+            };
+            let hca = Hca::open(machine, &bell, &profile).unwrap();
+            let pd = hca.alloc_pd().unwrap();
+            let cq_init = CqInit {
+                cqe: 255,
+                vector: 0,
+                owner: Owner::Kernel,
+            };
+            let cq = hca.create_cq(&cq_init).unwrap().handle;
+            let caps = QpCaps {
+                max_send_wr: 255,
+                ..CAPS
+            };
+            let init = QpInit {
+                caps,
+                ..qp_init(QpType::Ud, cq)
+            };
+            let ud = hca.create_qp(pd, &init).unwrap().handle;
+            lead(&hca, ud, QpType::Ud, QpState::Rts);
+            let ah = hca.create_ah(pd, &to_self()).unwrap();
+            let op = SendOp::Datagram {
+                ah,
+                remote_qpn: Qpn::new(1),
+                remote_qkey: QKey(0),
+                imm: None,
+                pkey_index: 0,
+            };
+            let taken = AtomicUsize::new(usize::MAX);
+            machine.sleep(BEGIN.since(machine.now()));
+            machine.scope(|scope| {
+                let (hca, taken, bell) = (&hca, &taken, &bell);
+                scope.spawn("poster", move |machine| {
+                    let count = post_to_the_end(machine, hca, ud, op);
+                    taken.store(count, Ordering::Release);
+                    bell.wake();
+                });
+                scope.spawn("watcher", move |_| {
+                    while hca.query_qp(ud).is_ok() {
+                        hca.poll_events();
+                    }
+                });
+                scope.spawn("reaper", move |machine| {
+                    let deadline = machine.now().after(Duration::from_secs(1));
+                    let come = take_when_told(&bell.0, hca, cq, taken, deadline);
+                    let taken = taken.load(Ordering::Acquire);
+                    assert_eq!(come, taken, "seed {seed}: what came of itself");
+                });
+            });
+            hca.destroy_ah(ah).unwrap();
+            hca.destroy_qp(ud).unwrap();
+            hca.destroy_cq(cq).unwrap();
+            hca.dealloc_pd(pd).unwrap();
+            hca.close().map_err(|(_, busy)| busy).unwrap();
+        });
+        world.run_for(Duration::from_nanos(BEGIN.0 + 20_000 + seed * 211));
+        world.remove_function(host).unwrap();
+        world
+            .finish(task)
+            .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
+        world.check_leaks(host);
+    }
 }
 
 // Scheduling.

@@ -320,7 +320,8 @@ fn flushed<P: Platform>(place: &QpPlace<'_, P>, wr_id: u64) -> WorkCompletion {
 }
 
 impl<P: Platform> Inner<'_, P> {
-    /// Completes by software what is outstanding on the queues of CQ `cq`, since the HCA has ended. verbs 13.2.
+    /// Completes by software what is outstanding on the queues of CQ `cq`, since the HCA has ended. verbs 13.2. Nothing
+    /// comes after it: who posts is either done before it looks, or sees the end.
     #[cold]
     fn flush(&self, cq: u32, into: &mut [WorkCompletion]) -> usize {
         let mut filled = 0;
@@ -329,6 +330,13 @@ impl<P: Platform> Inner<'_, P> {
             let half = place.half(send);
             if half.cq() != cq {
                 continue;
+            }
+            // Posting looks for the end, and counts, under this lock: so what it took is counted now, and whoever gets
+            // the lock from here on takes nothing.
+            if send {
+                place.sq.with(|_| ());
+            } else {
+                place.rq.with(|_| ());
             }
             while let Some(next) = half.oldest() {
                 let Some(wc) = into.get_mut(filled) else {
