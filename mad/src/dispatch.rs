@@ -10,6 +10,7 @@ use crate::requests::{Answer, RequestId, Requests, RequestsNext, TooManyRequests
 use crate::transaction::{NoAnswer, Patience};
 use core::fmt;
 use core_ib::Instant;
+use core_ib::platform::Blank;
 use core_ib::wire::mad::{AttributeId, Mad, MadHeader, MadStatus, Method, MgmtClass};
 
 /// Names an agent of one port. Never used again once the agent is gone.
@@ -251,6 +252,11 @@ pub struct Dispatch<const AGENTS: usize, const REQUESTS: usize> {
     agents: [Option<(AgentId, Registration)>; AGENTS],
     requests: Requests<REQUESTS>,
     last: u32,
+}
+
+// SAFETY: it holds values alone, no owner of anything.
+unsafe impl<const AGENTS: usize, const REQUESTS: usize> Blank for Dispatch<AGENTS, REQUESTS> {
+    const BLANK: &'static Self = &Self::new();
 }
 
 impl<const AGENTS: usize, const REQUESTS: usize> Default for Dispatch<AGENTS, REQUESTS> {

@@ -15,7 +15,7 @@ use crate::srq::SrqRef;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
-use core_ib::platform::{DmaAddr, Placed, Platform, Vectors, Wake};
+use core_ib::platform::{DmaAddr, Placed, Platform, Room, Vectors, Wake};
 use core_ib::verbs::{
     Access, AhAttr, AhHandle, AsyncEvent, CqHandle, CqInit, Created, Device, DeviceAttr,
     DeviceCaps, DeviceModify, FmrHandle, FmrInit, Mad256, MadFlags, MadOutcome, MadSource, Mr,
@@ -28,7 +28,7 @@ use hca_abi::infinihost::dev_lim::features;
 
 /// An open InfiniHost. Closed when dropped, which blocks; [`Hca::close`] says first whether anything is still in use.
 pub struct Hca<'p, P: Platform> {
-    rest: Opening<'p, P>,
+    rest: Placed<'p, Opening<'p, P>, P>,
     core: ManuallyDrop<Placed<'p, Inner<'p, P>, P>>,
 }
 
@@ -48,8 +48,12 @@ impl<'p, P: Platform> Hca<'p, P> {
     ///
     /// Control context; blocks for a second and more. Source: infinihost 9.1.
     pub fn open(machine: &'p P, wake: &'p dyn Wake, profile: &Profile) -> Result<Self, OpenError> {
-        let mut rest = Opening::new(machine, wake, profile);
-        bring_up(&mut rest, &Opening::STEPS)?;
+        let room = Room::new(machine).map_err(|error| OpenError {
+            step: "memory of the driver itself",
+            cause: error.into(),
+        })?;
+        let mut rest = room.put(Opening::new(machine, wake, profile));
+        bring_up(&mut *rest, &Opening::STEPS)?;
         match rest.core.take() {
             Some(core) => Ok(Self {
                 rest,
@@ -57,7 +61,7 @@ impl<'p, P: Platform> Hca<'p, P> {
             }),
             None => {
                 // Not reached: a step made it.
-                take_down(&mut rest, &Opening::STEPS);
+                take_down(&mut *rest, &Opening::STEPS);
                 let (step, cause) = ("tables", crate::open::OpenCause::NoInterrupt);
                 Err(OpenError { step, cause })
             }
@@ -65,7 +69,6 @@ impl<'p, P: Platform> Hca<'p, P> {
     }
 
     /// Closes the HCA. `Busy`, and the HCA as it was, while any object lives on it. Control context; blocks.
-    #[expect(clippy::result_large_err, reason = "the HCA itself comes back")]
     pub fn close(self) -> Result<(), (Self, VerbsError)> {
         match self.core.anything_alive() {
             Some(busy) => Err((self, busy)),
@@ -110,7 +113,7 @@ impl<P: Platform> Drop for Hca<'_, P> {
         self.core.end_everything();
         // SAFETY: taken once, here, and not used afterwards.
         self.rest.core = Some(unsafe { ManuallyDrop::take(&mut self.core) });
-        take_down(&mut self.rest, &Opening::STEPS);
+        take_down(&mut *self.rest, &Opening::STEPS);
     }
 }
 

@@ -186,7 +186,8 @@ macro_rules! tables {
         }
 
         impl<S: Store> Books<S> {
-            /// Takes the memory. Set-up only.
+            /// Takes the memory. Set-up only. In line, so that a manager is made by one frame and not by three.
+            #[inline(always)]
             pub(crate) fn new(store: &S, profile: &Profile) -> Result<Self, SmError> {
                 Ok(Self {
                     $($name: { let $p = profile; store.table($entry, $len, |_| $fill)? },)*

@@ -45,6 +45,7 @@ impl<'c, S: Store> Sm<'c, S> {
     ///
     /// The configuration or the profile is out of range, or there is not enough memory; all that was taken is given
     /// back.
+    #[inline(always)]
     pub fn new(store: &S, profile: &Profile, config: Config<'c>) -> Result<Self, SmError> {
         profile.check()?;
         config.check()?;

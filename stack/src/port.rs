@@ -1,12 +1,11 @@
 //! One port of a host: its special QPs, who gets the MADs that come by them, the SA client, the subnet manager.
 
 use crate::job::{Job, What};
-use crate::{Config, GIDS, PKEYS, StackError};
-use core_ib::platform::{Placed, Platform, Room};
+use crate::{Config, GIDS, PKEYS, StackError, SubnetManager};
+use core_ib::platform::{Fifo, Placed, Platform, Room};
 use core_ib::verbs::{PortAttr, PortCache, PortEvent, PortTables, Verbs, VerbsError};
 use core_ib::wire::mad::{AttributeId, Method};
 use core_ib::{Gid, Instant, Lid, PKey};
-use heapless::Deque;
 use ib_mad::{
     AgentId, Delivery, Dispatch, DispatchNext, MadPort, Outgoing, PortNext, Received, Registration,
     Sa, SaNext, SaPort, SendError, SpecialQp,
@@ -33,6 +32,8 @@ const TABLE: usize = 2048;
 /// Looks at a port that is not up yet, where nothing announces that it comes up.
 const PROBE: core::time::Duration = core::time::Duration::from_millis(50);
 
+type PlacedMads<'d, V, P> = Placed<'d, MadPort<'d, V, P, RECVS, SENDS>, P>;
+type PlacedCache<'d, P> = Placed<'d, PortCache<<P as Platform>::RawLock, GIDS, PKEYS>, P>;
 pub(crate) type PortSa = Sa<QUERIES, GROUPS, KEPT, TABLE>;
 
 /// Counters of a port.
@@ -63,7 +64,7 @@ pub struct PortStatus {
 
 /// What the subnet manager is, when there is one.
 pub(crate) struct Manager<'d, P: Platform> {
-    pub(crate) sm: Sm<'d, &'d P>,
+    pub(crate) sm: Placed<'d, Sm<'d, &'d P>, P>,
     /// Takes SMPs by LID, directed SMPs, GMPs to the SA; in this order.
     agents: [AgentId; 3],
     due: Instant,
@@ -73,9 +74,9 @@ pub(crate) struct Manager<'d, P: Platform> {
 
 pub(crate) struct Port<'d, V: Verbs, P: Platform> {
     pub(crate) number: u8,
-    // What is large is in memory for tables, so that a host is moved and kept on a small stack.
-    mads: Placed<'d, MadPort<'d, V, P, RECVS, SENDS>, P>,
-    pub(crate) cache: PortCache<P::RawLock, GIDS, PKEYS>,
+    // What is large is in memory for tables, so that a host is made and moved on a small stack.
+    mads: PlacedMads<'d, V, P>,
+    pub(crate) cache: PlacedCache<'d, P>,
     dispatch: Placed<'d, Dispatch<AGENTS, REQUESTS>, P>,
     pub(crate) sa: Placed<'d, PortSa, P>,
     pub(crate) manager: Option<Manager<'d, P>>,
@@ -87,6 +88,36 @@ pub(crate) struct Port<'d, V: Verbs, P: Platform> {
     refreshing: bool,
     /// IsSM as it is to be, if it is to change, and when to ask for it.
     is_sm: Option<(bool, Instant)>,
+}
+
+impl<'d, P: Platform> Manager<'d, P> {
+    /// Registers its agents. Set-up only; may block.
+    #[inline(never)]
+    fn new(
+        machine: &'d P,
+        wanted: &SubnetManager<'d>,
+        dispatch: &mut Dispatch<AGENTS, REQUESTS>,
+    ) -> Result<Self, StackError> {
+        let [lid_routed, directed, administrator] = ib_sm::REGISTRATIONS;
+        let agents = [
+            dispatch.register(lid_routed)?,
+            dispatch.register(directed)?,
+            dispatch.register(administrator)?,
+        ];
+        let [smi_agent, _, sa_agent] = agents;
+        let config = ib_sm::Config {
+            smi_agent,
+            sa_agent,
+            ..wanted.config
+        };
+        let room = Room::new(machine)?;
+        Ok(Self {
+            sm: room.put(Sm::new(&machine, &wanted.profile, config)?),
+            agents,
+            due: Instant(0),
+            up: None,
+        })
+    }
 }
 
 /// What came out of a port for others.
@@ -107,39 +138,22 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         number: u8,
         config: &Config<'d>,
     ) -> Result<Self, StackError> {
-        let mut dispatch = Room::new(machine)?.put(Dispatch::new());
-        let (mads, sa) = (Room::new(machine)?, Room::new(machine)?);
+        let mut dispatch: Placed<'_, Dispatch<AGENTS, REQUESTS>, P> = Room::new(machine)?.blank();
+        let mut sa: Placed<'_, PortSa, P> = Room::new(machine)?.blank();
         let agent = dispatch.register(Registration::sa_client())?;
+        sa.set_up(agent, config.sa);
         let manager = match &config.subnet_manager {
             Some(wanted) if wanted.port == number => {
-                let [lid_routed, directed, administrator] = ib_sm::REGISTRATIONS;
-                let agents = [
-                    dispatch.register(lid_routed)?,
-                    dispatch.register(directed)?,
-                    dispatch.register(administrator)?,
-                ];
-                let [smi_agent, _, sa_agent] = agents;
-                let sm_config = ib_sm::Config {
-                    smi_agent,
-                    sa_agent,
-                    ..wanted.config
-                };
-                let sm = Sm::new(&machine, &wanted.profile, sm_config)?;
-                Some(Manager {
-                    sm,
-                    agents,
-                    due: Instant(0),
-                    up: None,
-                })
+                Some(Manager::new(machine, wanted, &mut dispatch)?)
             }
             _ => None,
         };
-        let sa = sa.put(Sa::new(agent, config.sa));
-        let mads = mads.put(MadPort::open(device, machine, number, config.mad_vector)?);
+        let cache = Self::cache(machine, number)?;
+        let mads = Self::mads(device, machine, number, config.mad_vector)?;
         Ok(Self {
             number,
             mads,
-            cache: PortCache::new(machine.raw_lock("port cache", false), number),
+            cache,
             dispatch,
             sa,
             manager,
@@ -150,6 +164,25 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             refreshing: false,
             is_sm: None,
         })
+    }
+
+    // Each part is made in a function of its own, whose frame is gone when the next one is made.
+
+    #[inline(never)]
+    fn cache(machine: &'d P, number: u8) -> Result<PlacedCache<'d, P>, StackError> {
+        let lock = machine.raw_lock("port cache", false);
+        Ok(Room::new(machine)?.put(PortCache::new(lock, number)))
+    }
+
+    #[inline(never)]
+    fn mads(
+        device: &'d V,
+        machine: &'d P,
+        number: u8,
+        vector: u16,
+    ) -> Result<PlacedMads<'d, V, P>, StackError> {
+        let room = Room::new(machine)?;
+        Ok(room.put(MadPort::open(device, machine, number, vector)?))
     }
 
     pub(crate) fn close(self) -> Result<(), VerbsError> {
@@ -168,7 +201,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
     }
 
     /// Jobs of the port itself that are due.
-    pub(crate) fn jobs<const N: usize>(&mut self, jobs: &mut Deque<Job<'d, V>, N>, now: Instant) {
+    pub(crate) fn jobs(&mut self, jobs: &mut Fifo<'d, Job<'d, V>, P>, now: Instant) {
         let port = self.number;
         let mut add = |what| jobs.push_back(Job { port, what }).is_ok();
         if let Some((is_sm, at)) = self.is_sm
@@ -290,9 +323,9 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
     }
 
     /// Does what is due. Call again after anything but `Wait`.
-    pub(crate) fn poll<const N: usize>(
+    pub(crate) fn poll(
         &mut self,
-        jobs: &mut Deque<Job<'d, V>, N>,
+        jobs: &mut Fifo<'d, Job<'d, V>, P>,
         now: Instant,
     ) -> Result<PortStep, VerbsError> {
         // What came. A wish needs a place among the jobs, an answer one among the sends.

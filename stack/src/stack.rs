@@ -5,10 +5,10 @@ use crate::net::{Half, Net};
 use crate::port::{Port, PortStatistics, PortStatus, PortStep};
 use crate::{Config, MAX_INTERFACES, MAX_PORTS, StackError};
 use core_ib::Instant;
-use core_ib::platform::{Placed, Platform, Room};
+use core_ib::platform::{Fifo, Placed, Platform, Room};
 use core_ib::verbs::{AsyncEvent, DeviceModify, PortEvent, Verbs, VerbsError};
 use core_ib::wire::mad::PathRecord;
-use heapless::{Deque, Vec};
+use heapless::Vec;
 use ib_mad::{GroupUser, NoAnswer, SaAnswer, SaError, SaNext};
 use ib_sm::{Report, Role};
 use ipoib::link::{Event, GroupAnswer, LinkState, PortView, SaFailure, Step, Ticket};
@@ -37,8 +37,8 @@ pub struct Stack<'d, V: Verbs, P: Platform> {
     device: &'d V,
     ports: Vec<Port<'d, V, P>, MAX_PORTS>,
     nets: Vec<Placed<'d, Net<'d, V, P>, P>, MAX_INTERFACES>,
-    jobs: Placed<'d, Deque<Job<'d, V>, JOBS>, P>,
-    news: Deque<StackEvent, NEWS>,
+    jobs: Fifo<'d, Job<'d, V>, P>,
+    news: Fifo<'d, StackEvent, P>,
     news_lost: u32,
 }
 
@@ -99,8 +99,8 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             device,
             ports: Vec::new(),
             nets: Vec::new(),
-            jobs: Room::new(machine)?.put(Deque::new()),
-            news: Deque::new(),
+            jobs: Fifo::new(machine, JOBS)?,
+            news: Fifo::new(machine, NEWS)?,
             news_lost: 0,
         };
         match stack.fill(machine, count, config) {

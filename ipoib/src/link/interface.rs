@@ -10,7 +10,7 @@ use crate::net::{GroupError, SendError};
 use crate::profile::Profile;
 use crate::room::Room;
 use crate::stats::Statistics;
-use core_ib::platform::Platform;
+use core_ib::platform::{Placed, Platform, Room as Place};
 use core_ib::verbs::{CqHandle, QpHandle, Verbs, VerbsError};
 use core_ib::wire::ipoib::{Encapsulation, EtherType, LinkAddress};
 use core_ib::{Gid, Instant, Lid, PKey, Qpn};
@@ -47,8 +47,9 @@ pub struct FrameInfo {
 
 /// One interface: [`Link`] and the QP that it drives.
 pub struct LinkInterface<'a, V: Verbs, P: Platform> {
-    link: Link<&'a P>,
-    rings: Rings<'a, V, P>,
+    // In memory for tables, so that an interface is made and moved on a small stack.
+    link: Placed<'a, Link<&'a P>, P>,
+    rings: Placed<'a, Rings<'a, V, P>, P>,
     /// Bytes of each frame that is taken or parked.
     lens: <&'a P as Room>::Of<u16>,
     port: u8,
@@ -68,15 +69,28 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         profile.max_mtu = profile.max_mtu.min(device.query_port(port)?.max_mtu);
         let routes = usize::from(profile.groups.max(2)) + usize::from(profile.paths.max(1));
         let lens = machine.table(usize::from(profile.send_frames.max(1)), |_| 0)?;
-        let link = Link::new(&machine, port, p_key, Qpn::default(), &profile)?;
-        let rings = Rings::open(device, machine, profile.max_mtu.bytes(), routes, &profile)?;
-        let link = link.with_qpn(rings.qpn());
+        let mut link = Self::link_of(machine, port, p_key, &profile)?;
+        let max_mtu = profile.max_mtu.bytes();
+        let rings = Rings::open(device, machine, max_mtu, routes, &profile)?;
+        link.qpn = rings.qpn();
         Ok(Self {
             link,
             rings,
             lens,
             port,
         })
+    }
+
+    /// In a function of its own, so that its frame is gone when the rings are opened.
+    #[inline(never)]
+    fn link_of(
+        machine: &'a P,
+        port: u8,
+        p_key: PKey,
+        profile: &Profile,
+    ) -> Result<Placed<'a, Link<&'a P>, P>, VerbsError> {
+        let place = Place::new(machine)?;
+        Ok(place.put(Link::new(&machine, port, p_key, Qpn::default(), profile)?))
     }
 
     /// Detaches all groups and ends the QP and all that belongs to it. Groups are not left: for that see the crate's
@@ -87,7 +101,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             // An attachment that does not exist does not keep the QP from going.
             let _ = device.detach_mcast(self.rings.qp(), mgid, mlid);
         }
-        self.rings.close()
+        Placed::into_inner(self.rings).close()
     }
 
     /// Carries out this interface's wishes.
@@ -112,7 +126,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
     }
 
     /// The state machine, to look at.
-    pub const fn link(&self) -> &Link<&'a P> {
+    pub fn link(&self) -> &Link<&'a P> {
         &self.link
     }
 

@@ -130,11 +130,6 @@ impl<R: Room> Link<R> {
         })
     }
 
-    /// The same link with another QP.
-    pub(super) fn with_qpn(self, qpn: Qpn) -> Self {
-        Self { qpn, ..self }
-    }
-
     /// Partition, bit 15 set.
     pub const fn p_key(&self) -> PKey {
         self.p_key

@@ -5,6 +5,7 @@ use super::rings::Rings;
 use super::{Control, Done};
 use crate::Profile;
 use crate::fake::{Fabric, Hca, HcaState, Machine};
+use core_ib::platform::Placed;
 use core_ib::verbs::{AhAttr, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use core_ib::{Gid, Guid, Lid, PKey, QKey, Qpn};
 use proptest::prelude::*;
@@ -36,7 +37,10 @@ fn profile() -> Profile {
     }
 }
 
-fn open<'a>(hca: &'a Hca<'a>, machine: &'a Machine) -> Rings<'a, Hca<'a>, Machine> {
+fn open<'a>(
+    hca: &'a Hca<'a>,
+    machine: &'a Machine,
+) -> Placed<'a, Rings<'a, Hca<'a>, Machine>, Machine> {
     let mut rings = Rings::open(hca, machine, 2048, 8, &profile()).unwrap();
     start(&mut rings);
     rings
@@ -115,7 +119,7 @@ fn a_frame_comes_as_it_went_and_its_place_is_free_again() {
     let stats = rings.statistics();
     assert_eq!((stats.sent, stats.sent_bytes), (20, 20 * 100 + 190));
     assert_eq!(free(&mut rings), 4);
-    rings.close().unwrap();
+    Placed::into_inner(rings).close().unwrap();
     assert_eq!(machine.out(), (0, 0));
 }
 

@@ -9,7 +9,7 @@ use super::handles::Handles;
 use super::link::Arrival;
 use crate::profile::Profile;
 use crate::stats::{RingStatistics, count};
-use core_ib::platform::Platform;
+use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{
     Access, AhHandle, CompletionQueue, CqHandle, CqInit, Device, NotifyKind, Owner, PdHandle,
     QpCaps, QpHandle, QpInit, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge, Signaling,
@@ -80,6 +80,14 @@ impl<P: Platform> Parts<'_, P> {
     }
 }
 
+/// The references of the data path (QP, CQ of sends, CQ of receives), and the address handles.
+type Made<'a, V, P> = (
+    <V as Verbs>::Qp<'a>,
+    <V as Verbs>::Cq<'a>,
+    <V as Verbs>::Cq<'a>,
+    Handles<&'a P>,
+);
+
 /// See the module.
 pub(super) struct Rings<'a, V: Verbs, P: Platform> {
     device: &'a V,
@@ -114,7 +122,8 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
         frame_len: usize,
         routes: usize,
         profile: &Profile,
-    ) -> Result<Self, VerbsError> {
+    ) -> Result<Placed<'a, Self, P>, VerbsError> {
+        let place = Room::new(machine)?;
         let mut parts = Parts {
             pd: None,
             send_cq: None,
@@ -123,44 +132,56 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
             recv: None,
             qp: None,
         };
-        let opened = Self::make(device, machine, frame_len, routes, profile, &mut parts);
-        match (opened, parts) {
+        let made = Self::make(device, machine, frame_len, routes, profile, &mut parts);
+        match (made, parts) {
             (
-                Ok((qp, send_cq, recv_cq, handles)),
+                Ok(made),
                 Parts {
                     pd: Some(pd),
                     send: Some(send),
                     recv: Some(recv),
                     ..
                 },
-            ) => Ok(Self {
-                device,
-                pd,
-                qp,
-                send_cq,
-                recv_cq,
-                send,
-                recv,
-                handles,
-                pending: heapless::Vec::new(),
-                polled: [WorkCompletion::EMPTY; BATCH],
-                next: 0,
-                count: 0,
-                posted: 0,
-                done: 0,
-                epoch: 0,
-                suspended: true,
-                stats: RingStatistics::default(),
-            }),
-            (opened, parts) => {
-                let error = opened.err(); // no reference is out any more
+            ) => Ok(Self::put(place, device, pd, made, [send, recv])),
+            (made, parts) => {
+                let error = made.err(); // no reference is out any more
                 let undone = parts.undo(device, || {});
                 Err(error.or(undone.err()).unwrap_or(VerbsError::DeviceFailed))
             }
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "said once")]
+    /// Puts together what was made. In a function of its own, so that its frame is not below those that make it.
+    #[inline(never)]
+    fn put(
+        place: Room<'a, Self, P>,
+        device: &'a V,
+        pd: PdHandle,
+        (qp, send_cq, recv_cq, handles): Made<'a, V, P>,
+        [send, recv]: [Buffers<'a, P>; 2],
+    ) -> Placed<'a, Self, P> {
+        place.put(Self {
+            device,
+            pd,
+            qp,
+            send_cq,
+            recv_cq,
+            send,
+            recv,
+            handles,
+            pending: heapless::Vec::new(),
+            polled: [WorkCompletion::EMPTY; BATCH],
+            next: 0,
+            count: 0,
+            posted: 0,
+            done: 0,
+            epoch: 0,
+            suspended: true,
+            stats: RingStatistics::default(),
+        })
+    }
+
+    #[inline(never)]
     fn make(
         device: &'a V,
         machine: &'a P,
@@ -168,7 +189,7 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
         routes: usize,
         profile: &Profile,
         parts: &mut Parts<'a, P>,
-    ) -> Result<(V::Qp<'a>, V::Cq<'a>, V::Cq<'a>, Handles<&'a P>), VerbsError> {
+    ) -> Result<Made<'a, V, P>, VerbsError> {
         let pd = *parts.pd.insert(device.alloc_pd()?);
         let cq = |frames: u16| CqInit {
             cqe: frames.max(1).into(),

@@ -6,7 +6,7 @@ use crate::net::{GroupError, NetInterface, SendError};
 use crate::profile::Profile;
 use crate::stats::Statistics;
 use core::net::IpAddr;
-use core_ib::platform::Platform;
+use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{CqHandle, QpHandle, Verbs, VerbsError};
 use core_ib::wire::ipoib::{EtherType, LinkAddress};
 use core_ib::{Gid, Instant, PKey};
@@ -14,7 +14,7 @@ use core_ib::{Gid, Instant, PKey};
 /// One interface for raw IP packets. How to drive it is said on the crate's page.
 pub struct IpInterface<'a, V: Verbs, P: Platform> {
     link: LinkInterface<'a, V, P>,
-    neigh: Neigh<&'a P>,
+    neigh: Placed<'a, Neigh<&'a P>, P>,
 }
 
 impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
@@ -26,11 +26,22 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
         p_key: PKey,
         profile: &Profile,
     ) -> Result<Self, VerbsError> {
-        let neigh = Neigh::new(&machine, p_key, profile)?;
+        let neigh = Self::neigh_of(machine, p_key, profile)?;
         Ok(Self {
             link: LinkInterface::open(device, machine, port, p_key, profile)?,
             neigh,
         })
+    }
+
+    /// In a function of its own, so that its frame is gone when the link is opened.
+    #[inline(never)]
+    fn neigh_of(
+        machine: &'a P,
+        p_key: PKey,
+        profile: &Profile,
+    ) -> Result<Placed<'a, Neigh<&'a P>, P>, VerbsError> {
+        let room = Room::new(machine)?;
+        Ok(room.put(Neigh::new(&machine, p_key, profile)?))
     }
 
     /// As [`LinkInterface::close`]. Control context; blocks.
@@ -64,7 +75,7 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
     }
 
     /// The neighbour half, to look at.
-    pub const fn neighbours(&self) -> &Neigh<&'a P> {
+    pub fn neighbours(&self) -> &Neigh<&'a P> {
         &self.neigh
     }
 
@@ -79,12 +90,12 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
     }
 
     /// As [`Neigh::set_gateway`].
-    pub const fn set_gateway(&mut self, gateway: IpAddr) {
+    pub fn set_gateway(&mut self, gateway: IpAddr) {
         self.neigh.set_gateway(gateway);
     }
 
     /// As [`Neigh::clear_gateways`].
-    pub const fn clear_gateways(&mut self) {
+    pub fn clear_gateways(&mut self) {
         self.neigh.clear_gateways();
     }
 

@@ -2,7 +2,7 @@
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use core_ib::platform::{
     Caching, Completion, Direction, DmaAddr, Handler, Platform, PlatformError, RawDma, RawGate,
@@ -18,17 +18,30 @@ use std::vec::Vec;
 /// A piece of DMA memory that is given out: its bus address, where it is, how long.
 type Piece = (u64, usize, usize);
 
-/// Nothing but DMA memory, whose bus addresses are no pointers.
+/// Nothing but memory; bus addresses are no pointers.
 #[derive(Debug, Default)]
 pub(super) struct FakeMachine {
     pieces: Mutex<Vec<Piece>>,
     next: Mutex<u64>,
+    tables: AtomicUsize,
+    /// The table of this number, counted from now on, is refused; 0 for none.
+    refuse_table: AtomicUsize,
 }
 
 impl FakeMachine {
     /// Pieces that are given out.
     pub(super) fn pieces(&self) -> usize {
         self.pieces.lock().unwrap().len()
+    }
+
+    /// Tables that are given out.
+    pub(super) fn tables(&self) -> usize {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// Refuses table number `number` from now on.
+    pub(super) fn refuse_table(&self, number: usize) {
+        self.refuse_table.store(number, Ordering::Relaxed);
     }
 
     fn locate(&self, bus: u64, len: usize) -> *mut u8 {
@@ -150,9 +163,20 @@ unsafe impl Platform for FakeMachine {
     fn dma_rmb(&self) {}
     fn table_alloc(&self, layout: Layout) -> PlatformResult<NonNull<u8>> {
         let len = layout.size();
-        Err(PlatformError::NoTableMemory { len })
+        let error = PlatformError::NoTableMemory { len };
+        if self.refuse_table.fetch_sub(1, Ordering::Relaxed) == 1 {
+            return Err(error);
+        }
+        // SAFETY: nobody asks for a table of nothing.
+        let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(error)?;
+        self.tables.fetch_add(1, Ordering::Relaxed);
+        Ok(memory)
     }
-    unsafe fn table_free(&self, _: NonNull<u8>, _: Layout) {}
+    unsafe fn table_free(&self, memory: NonNull<u8>, layout: Layout) {
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: came from `table_alloc` with this layout.
+        unsafe { std::alloc::dealloc(memory.as_ptr(), layout) };
+    }
     fn now(&self) -> Instant {
         Instant(0)
     }

@@ -15,7 +15,7 @@ pub use wish::{Granted, Question, Recovery, Wish};
 use crate::addr::{MadAddr, Outgoing, Received, SpecialQp};
 use crate::smi::{self, SmiError, Way};
 use core::fmt;
-use core_ib::platform::{LetGo, Platform};
+use core_ib::platform::{Fifo, LetGo, Platform, Table};
 use core_ib::verbs::{
     AsyncEvent, CompletionQueue, CqHandle, DeviceCaps, MadOutcome, NotifyKind, PdHandle, PortAttr,
     PostCause, QpEvent, QueuePair, SendFlags, SendOp, SendWr, Verbs, VerbsError, WcFlags, WcStatus,
@@ -24,7 +24,6 @@ use core_ib::verbs::{
 use core_ib::wire::Grh;
 use core_ib::wire::mad::{Mad, MadHeader, MgmtClass};
 use core_ib::{Gid, Lid, Sl};
-use heapless::Deque;
 use made::Made;
 use queue::{Health, Queue};
 use rings::{RECV_LEN, Rings};
@@ -155,10 +154,10 @@ pub struct MadPort<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: u
     pd: PdHandle,
     cq: V::Cq<'v>,
     rings: Rings<'v, P>,
-    queues: [Queue<V::Qp<'v>, RECVS>; 2],
-    slots: [Slot; SENDS],
+    queues: [Queue<'v, V::Qp<'v>, P>; 2],
+    slots: Table<'v, Slot, P>,
     order: u64,
-    looped: Deque<Received, LOOPED>,
+    looped: Fifo<'v, Received, P>,
     place: Place,
     firmware: bool,
 }
@@ -176,9 +175,9 @@ impl<V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize> fmt::Debug
 }
 
 /// The CQ and both QPs.
-type Started<'v, V, const RECVS: usize> = (
+type Started<'v, V, P> = (
     <V as Verbs>::Cq<'v>,
-    [Queue<<V as Verbs>::Qp<'v>, RECVS>; 2],
+    [Queue<'v, <V as Verbs>::Qp<'v>, P>; 2],
 );
 
 impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
@@ -194,6 +193,8 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
     /// everything is as before.
     pub fn open(device: &'v V, machine: &'v P, port: u8, vector: u16) -> Result<Self, VerbsError> {
         let () = Self::FITS;
+        let slots = Table::new(machine, SENDS, |_| Slot::FREE)?;
+        let looped = Fifo::new(machine, LOOPED)?;
         let mut made = Made::nothing(device);
         let (pd, cq, rings) = match made.memory(machine, vector, RECVS, SENDS) {
             Ok(memory) => memory,
@@ -202,7 +203,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
                 return Err(error);
             }
         };
-        let (cq, mut queues) = match Self::start(device, &mut made, port, (pd, cq)) {
+        let (cq, mut queues) = match Self::start(device, machine, &mut made, port, (pd, cq)) {
             Ok(started) => started,
             Err(error) => {
                 let _ = made.undo(Some(rings));
@@ -218,9 +219,9 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
             cq,
             rings,
             queues,
-            slots: [Slot::FREE; SENDS],
+            slots,
             order: 0,
-            looped: Deque::new(),
+            looped,
             place: Place {
                 lid: Lid::NONE,
                 lmc: 0,
@@ -235,13 +236,14 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
     /// The two QPs, started, and the references of the data path.
     fn start(
         device: &'v V,
+        machine: &'v P,
         made: &mut Made<'_, V>,
         port: u8,
         home: (PdHandle, CqHandle),
-    ) -> Result<Started<'v, V, RECVS>, VerbsError> {
+    ) -> Result<Started<'v, V, P>, VerbsError> {
         let mut queue = |which| -> Result<_, VerbsError> {
             let qp = made.qp(which, port, home, RECVS, SENDS)?;
-            Ok(Queue::new(which, device.qp(qp)?))
+            Ok(Queue::new(machine, which, device.qp(qp)?, RECVS)?)
         };
         let queues = [queue(SpecialQp::Smi)?, queue(SpecialQp::Gsi)?];
         let (_, cq) = home;
@@ -366,7 +368,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
             .map_err(SendError::Post)
     }
 
-    fn queue(&mut self, which: SpecialQp) -> &mut Queue<V::Qp<'v>, RECVS> {
+    fn queue(&mut self, which: SpecialQp) -> &mut Queue<'v, V::Qp<'v>, P> {
         let [smi, gsi] = &mut self.queues;
         match which {
             SpecialQp::Smi => smi,

@@ -3,7 +3,7 @@
 use super::rings::Rings;
 use super::slot::WrName;
 use crate::addr::SpecialQp;
-use core_ib::platform::Platform;
+use core_ib::platform::{Platform, PlatformError, Table};
 use core_ib::verbs::{QpHandle, QueuePair, RecvWr};
 
 /// Does the QP work?
@@ -18,30 +18,35 @@ pub(super) enum Health {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue<Q, const RECVS: usize> {
+pub(super) struct Queue<'v, Q, P: Platform> {
     pub(super) which: SpecialQp,
     pub(super) qp: Q,
     pub(super) handle: QpHandle,
     pub(super) health: Health,
-    posted: [bool; RECVS],
+    posted: Table<'v, bool, P>,
     missing: usize,
 }
 
-impl<Q: QueuePair, const RECVS: usize> Queue<Q, RECVS> {
-    pub(super) fn new(which: SpecialQp, qp: Q) -> Self {
-        let handle = qp.handle();
-        Self {
+impl<'v, Q: QueuePair, P: Platform> Queue<'v, Q, P> {
+    /// With `recvs` receives, none of which is posted. Set-up only; may block.
+    pub(super) fn new(
+        machine: &'v P,
+        which: SpecialQp,
+        qp: Q,
+        recvs: usize,
+    ) -> Result<Self, PlatformError> {
+        Ok(Self {
             which,
+            handle: qp.handle(),
             qp,
-            handle,
             health: Health::Well,
-            posted: [false; RECVS],
-            missing: RECVS,
-        }
+            posted: Table::new(machine, recvs, |_| false)?,
+            missing: recvs,
+        })
     }
 
     /// Posts what is not posted. What the QP does not take now is tried again at the next call.
-    pub(super) fn fill<P: Platform>(&mut self, rings: &Rings<'_, P>) {
+    pub(super) fn fill(&mut self, rings: &Rings<'_, P>) {
         if self.missing == 0 || self.health != Health::Well {
             return;
         }
@@ -75,8 +80,8 @@ impl<Q: QueuePair, const RECVS: usize> Queue<Q, RECVS> {
 
     /// After a reset nothing is posted.
     pub(super) fn forget_receives(&mut self) {
-        self.posted = [false; RECVS];
-        self.missing = RECVS;
+        self.posted.fill(false);
+        self.missing = self.posted.len();
     }
 
     /// It does not work (any more).

@@ -174,6 +174,22 @@ fn a_failure_at_any_step_of_opening_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_machine_without_memory_for_a_table_leaves_nothing_behind() {
+    let machine = FakeMachine::default();
+    let hca = FakeHca::new(&machine, true);
+    // Sends, what is looped back, receives of each QP.
+    for table in 1..=4 {
+        machine.refuse_table(table);
+        let error = Port::open(&hca, &machine, 1, 0).map(drop);
+        assert!(matches!(error, Err(VerbsError::Platform(_))), "{table}");
+        assert_eq!((hca.objects(), machine.pieces()), ([0; 5], 0), "{table}");
+        assert_eq!(machine.tables(), 0, "{table}");
+    }
+    Port::open(&hca, &machine, 1, 0).unwrap().close().unwrap();
+    assert_eq!(machine.tables(), 0);
+}
+
+#[test]
 fn a_mad_leaves_with_its_address_and_gives_its_place_back() {
     with_port(|port, hca| {
         let address = MadAddr {

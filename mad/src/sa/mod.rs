@@ -15,6 +15,7 @@ use crate::addr::{MadAddr, Outgoing};
 use crate::dispatch::AgentId;
 use crate::rmpp::{ReceiverNext, RmppReceiver};
 use crate::transaction::{Next, Transaction};
+use core_ib::platform::Blank;
 use core_ib::wire::mad::{JoinState, Layout, Mad, McMemberRecord, Records, SaHeader, SaNotice};
 use core_ib::{Gid, Instant, Lid, Sl};
 use groups::{Group, News, Op};
@@ -113,6 +114,14 @@ pub struct Sa<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, cons
     reports: Deque<SaNotice, REPORTS>,
 }
 
+// SAFETY: it holds values alone, no owner of anything.
+unsafe impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: usize> Blank
+    for Sa<QUERIES, GROUPS, KEPT, TABLE>
+{
+    /// Of nobody: [`Sa::set_up`] is to follow.
+    const BLANK: &'static Self = &Self::new(AgentId::new(0), SaConfig::DEFAULT);
+}
+
 impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: usize>
     Sa<QUERIES, GROUPS, KEPT, TABLE>
 {
@@ -138,6 +147,12 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
             outbox: Deque::new(),
             reports: Deque::new(),
         }
+    }
+
+    /// Makes a [blank](Blank) client the one that acts as `agent`.
+    pub const fn set_up(&mut self, agent: AgentId, config: SaConfig) {
+        self.agent = agent;
+        self.config = config;
     }
 
     /// The agent that it is.

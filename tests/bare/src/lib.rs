@@ -49,8 +49,8 @@ pub trait Board: Send + Sync {
 }
 
 /// What the machine is made of: put it where it stays, and make a [`Bare`] of it.
-pub struct Parts<'a, B> {
-    board: B,
+pub struct Parts<'a> {
+    board: &'a dyn Board,
     heap: Mutex<Heap>,
     /// Where the arena lies for the processor, and for the device.
     arena: (usize, DmaAddr),
@@ -59,7 +59,7 @@ pub struct Parts<'a, B> {
 }
 
 /// The platform.
-pub struct Bare<'b, B>(&'b Parts<'b, B>);
+pub struct Bare<'b>(&'b Parts<'b>);
 
 #[derive(Clone, Copy)]
 struct Bound(NonNull<dyn Handler>);
@@ -67,9 +67,9 @@ struct Bound(NonNull<dyn Handler>);
 // SAFETY: a `Handler` is `Sync`, and whoever bound it promised that it stays valid until unbound.
 unsafe impl Send for Bound {}
 
-impl<'a, B: Board> Parts<'a, B> {
+impl<'a> Parts<'a> {
     /// All memory comes from `arena`, which the device sees at `bus`. Both are multiples of 4096.
-    pub fn new(board: B, arena: &'a mut [u8], bus: DmaAddr) -> Self {
+    pub fn new(board: &'a dyn Board, arena: &'a mut [u8], bus: DmaAddr) -> Self {
         let start = arena.as_mut_ptr();
         let mut heap = Heap::empty();
         // SAFETY: the arena is borrowed for as long as this value lives, and for nothing else.
@@ -84,13 +84,13 @@ impl<'a, B: Board> Parts<'a, B> {
     }
 
     /// The platform of these parts.
-    pub fn platform(&self) -> Bare<'_, B> {
+    pub const fn platform(&self) -> Bare<'_> {
         Bare(self)
     }
 
     /// The board.
-    pub fn board(&self) -> &B {
-        &self.board
+    pub fn board(&self) -> &'a dyn Board {
+        self.board
     }
 
     /// Bytes of the arena that are given out.
@@ -123,14 +123,14 @@ fn dma_layout(len: usize, align: usize) -> Option<Layout> {
 }
 
 /// A piece of a BAR.
-pub struct BareRegisters<'b, B> {
-    board: &'b B,
+pub struct BareRegisters<'b> {
+    board: &'b dyn Board,
     bar: u8,
     at: u64,
     len: usize,
 }
 
-impl<B: Board> BareRegisters<'_, B> {
+impl BareRegisters<'_> {
     fn load<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut data = [0xff; N];
         if offset.checked_add(N).is_some_and(|end| end <= self.len) {
@@ -151,7 +151,7 @@ impl<B: Board> BareRegisters<'_, B> {
 }
 
 // SAFETY: `load` and `store` check every access against the length of the mapping.
-unsafe impl<B: Board> Registers for BareRegisters<'_, B> {
+unsafe impl Registers for BareRegisters<'_> {
     fn caching(&self) -> Caching {
         Caching::Uncached
     }
@@ -170,12 +170,12 @@ unsafe impl<B: Board> Registers for BareRegisters<'_, B> {
 }
 
 /// Something to wait on. Knows the machine, since waiting is polling.
-pub struct BareCompletion<'b, B> {
+pub struct BareCompletion<'b> {
     fired: AtomicBool,
-    parts: &'b Parts<'b, B>,
+    parts: &'b Parts<'b>,
 }
 
-impl<B: Board> Completion for BareCompletion<'_, B> {
+impl Completion for BareCompletion<'_> {
     fn fire(&self) {
         self.fired.store(true, Ordering::Release);
     }
@@ -235,9 +235,9 @@ unsafe impl RawGate for BareLock {
 // asked for; the arena is a multiple of 4096 in both address spaces and lies at one distance, so alignments up to
 // a page carry over, and a larger one is checked for.
 // `unbind_interrupt` cannot run while a handler does, since there is one context.
-unsafe impl<'b, B: Board> Platform for Bare<'b, B> {
-    type Registers = BareRegisters<'b, B>;
-    type Completion = BareCompletion<'b, B>;
+unsafe impl<'b> Platform for Bare<'b> {
+    type Registers = BareRegisters<'b>;
+    type Completion = BareCompletion<'b>;
     type RawLock = BareLock;
     type RawGate = BareLock;
 
@@ -255,7 +255,7 @@ unsafe impl<'b, B: Board> Platform for Bare<'b, B> {
         if end.is_none_or(|end| end > size) {
             return Err(PlatformError::OutsideBar { bar, at, len });
         }
-        let board = &self.0.board;
+        let board = self.0.board;
         Ok(BareRegisters {
             board,
             bar,

@@ -3,7 +3,7 @@
 //! All of it is in one context: a round does what is due, runs the jobs that would block elsewhere, and looks at the
 //! packets that came. Between two rounds the board passes the time.
 
-use crate::{Bare, Board, Parts};
+use crate::{Bare, Parts};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -100,11 +100,11 @@ errors!(
     Platform(PlatformError)
 );
 
-type BareHca<'p, 'b, B> = Hca<'p, Bare<'b, B>>;
-type BareStack<'d, 'p, 'b, B> = Stack<'d, BareHca<'p, 'b, B>, Bare<'b, B>>;
+type BareHca<'p, 'b> = Hca<'p, Bare<'b>>;
+type BareStack<'d, 'p, 'b> = Stack<'d, BareHca<'p, 'b>, Bare<'b>>;
 
 /// One host, from power-on to power-off. Gives the echoes seen.
-pub fn run<B: Board>(parts: &Parts<'_, B>, host: &Host<'_>) -> Result<u16, HostError> {
+pub fn run(parts: &Parts<'_>, host: &Host<'_>) -> Result<u16, HostError> {
     let machine = parts.platform();
     let profile = Profile {
         // The pin, which a wait looks at.
@@ -120,10 +120,10 @@ pub fn run<B: Board>(parts: &Parts<'_, B>, host: &Host<'_>) -> Result<u16, HostE
 }
 
 #[inline(never)]
-fn on<'d, 'p, 'b, B: Board>(
-    parts: &Parts<'_, B>,
-    machine: &'d Bare<'b, B>,
-    hca: &'d BareHca<'p, 'b, B>,
+fn on<'d, 'p, 'b>(
+    parts: &Parts<'_>,
+    machine: &'d Bare<'b>,
+    hca: &'d BareHca<'p, 'b>,
     host: &Host<'d>,
 ) -> Result<u16, HostError> {
     let mut stack = open(machine, hca, host)?;
@@ -142,11 +142,11 @@ fn on<'d, 'p, 'b, B: Board>(
 }
 
 #[inline(never)]
-fn open<'d, 'p, 'b, B: Board>(
-    machine: &'d Bare<'b, B>,
-    hca: &'d BareHca<'p, 'b, B>,
+fn open<'d, 'p, 'b>(
+    machine: &'d Bare<'b>,
+    hca: &'d BareHca<'p, 'b>,
     host: &Host<'d>,
-) -> Result<Placed<'d, BareStack<'d, 'p, 'b, B>, Bare<'b, B>>, HostError> {
+) -> Result<Placed<'d, BareStack<'d, 'p, 'b>, Bare<'b>>, HostError> {
     let interfaces: &'static [InterfaceConfig] = &const {
         let mut one = InterfaceConfig::DEFAULT;
         one.profile.send_frames = 16;
@@ -169,9 +169,7 @@ fn open<'d, 'p, 'b, B: Board>(
 }
 
 #[inline(never)]
-fn close<'d, 'p, 'b, B: Board>(
-    stack: Placed<'d, BareStack<'d, 'p, 'b, B>, Bare<'b, B>>,
-) -> Result<(), HostError> {
+fn close<'d, 'p, 'b>(stack: Placed<'d, BareStack<'d, 'p, 'b>, Bare<'b>>) -> Result<(), HostError> {
     Ok(Placed::into_inner(stack).close()?)
 }
 
@@ -197,11 +195,11 @@ const SM: SmProfile = SmProfile {
 
 /// Rounds until all echoes were seen.
 #[inline(never)]
-fn echoes<'d, 'p, 'b, B: Board>(
-    parts: &Parts<'_, B>,
-    machine: &'d Bare<'b, B>,
-    hca: &'d BareHca<'p, 'b, B>,
-    stack: &mut BareStack<'d, 'p, 'b, B>,
+fn echoes<'d, 'p, 'b>(
+    parts: &Parts<'_>,
+    machine: &'d Bare<'b>,
+    hca: &'d BareHca<'p, 'b>,
+    stack: &mut BareStack<'d, 'p, 'b>,
     host: &Host<'_>,
 ) -> Result<u16, HostError> {
     let (mut seen, mut sent) = (0, 0_u16);
