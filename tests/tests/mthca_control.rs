@@ -328,17 +328,8 @@ fn the_straight_way_and_back_shows_what_was_set() {
 #[test]
 fn what_this_driver_does_not_do_yet_says_so() {
     with_hca(|_, hca| {
-        let pd = hca.alloc_pd().unwrap();
-        let unsupported = |error: VerbsError| matches!(error, VerbsError::Unsupported { .. });
-        assert!(unsupported(hca.alloc_user().unwrap_err()));
-        assert!(unsupported(
-            hca.alloc_mw(pd, core_ib::verbs::MwKind::Type1).unwrap_err()
-        ));
-        assert!(unsupported(hca.unmap_fmrs(&[]).unwrap_err()));
-        let ah = hca.create_ah(pd, &to_self()).unwrap();
-        assert!(unsupported(hca.modify_ah(ah, &to_self()).unwrap_err()));
-        hca.destroy_ah(ah).unwrap();
-        hca.dealloc_pd(pd).unwrap();
+        let error = hca.alloc_user().unwrap_err();
+        assert!(matches!(error, VerbsError::Unsupported { .. }), "{error}");
     });
 }
 
