@@ -225,6 +225,11 @@ pub struct Created<H> {
     pub size: u32,
 }
 
+/// The answer of an HCA without user contexts.
+const NO_USERS: Result<u32, VerbsError> = Err(VerbsError::Unsupported {
+    feature: "user contexts",
+});
+
 /// The control path of an HCA. Object-safe. Methods may block and are for the control context, but for those that
 /// say otherwise; calls on one object exclude each other.
 ///
@@ -260,6 +265,18 @@ pub trait Device: Send + Sync {
     fn user_doorbell_page(&self, user: UserHandle) -> Result<u64, VerbsError>;
     /// Ends it; `Busy` while an object of the user's is left.
     fn dealloc_user(&self, user: UserHandle) -> Result<(), VerbsError>;
+    /// The HCA's number of a PD, which a user writes into address vectors. Any context; never blocks.
+    fn pd_number(&self, _pd: PdHandle) -> Result<u32, VerbsError> {
+        NO_USERS
+    }
+    /// The HCA's number of a CQ, which a user writes into doorbells. Any context; never blocks.
+    fn cq_number(&self, _cq: CqHandle) -> Result<u32, VerbsError> {
+        NO_USERS
+    }
+    /// The HCA's number of an SRQ, likewise.
+    fn srq_number(&self, _srq: SrqHandle) -> Result<u32, VerbsError> {
+        NO_USERS
+    }
 
     /// A protection domain.
     fn alloc_pd(&self) -> Result<PdHandle, VerbsError>;
