@@ -123,6 +123,8 @@ pub struct Strays {
     pub port: AtomicU32,
     /// Events of a kind that nobody knows.
     pub event_type: AtomicU32,
+    /// Doorbells that came through a page which their queue does not have: a user's mischief, as a rule.
+    pub doorbell: AtomicU32,
     /// Completions that name no request outstanding.
     pub cqe: AtomicU32,
 }
@@ -140,6 +142,8 @@ pub struct StrayCounts {
     pub port: u32,
     /// Events of a kind that nobody knows.
     pub event_type: u32,
+    /// Doorbells through a page that their queue does not have.
+    pub doorbell: u32,
     /// Completions that name no request outstanding.
     pub cqe: u32,
     /// Command completions that nobody waited for.
@@ -161,6 +165,7 @@ impl Strays {
             srqn: now(&self.srqn),
             port: now(&self.port),
             event_type: now(&self.event_type),
+            doorbell: now(&self.doorbell),
             cqe: now(&self.cqe),
             command: 0,
         }

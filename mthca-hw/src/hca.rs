@@ -126,7 +126,10 @@ impl<P: Platform> Inner<'_, P> {
             ("CQ", self.cqs.in_use()),
             ("MR", self.mrs.in_use()),
             ("AH", self.ahs.in_use()),
+            ("MW", self.mws.in_use()),
+            ("FMR", self.fmrs.in_use()),
             ("PD", self.pds.in_use()),
+            ("user context", self.contexts.in_use()),
         ];
         let (object, holders) = alive.into_iter().find(|(_, count)| *count > 0)?;
         Some(VerbsError::Busy { object, holders })
@@ -161,6 +164,10 @@ impl<P: Platform> Inner<'_, P> {
         }
         for index in self.cqs.live() {
             let _ = self.cqs.handle_at(index).map(|cq| self.destroy_cq(cq));
+        }
+        for index in self.contexts.live() {
+            let context = self.contexts.handle_at(index);
+            let _ = context.map(|context| self.dealloc_user(context));
         }
         for index in self.pds.live() {
             let _ = self.pds.handle_at(index).map(|pd| self.dealloc_pd(pd));
@@ -284,10 +291,6 @@ impl<P: Platform> Inner<'_, P> {
     }
 }
 
-const NO_USER: VerbsError = VerbsError::Unsupported {
-    feature: "user contexts",
-};
-
 impl<P: Platform> Device for Hca<'_, P> {
     fn name(&self) -> &str {
         self.core.machine.name()
@@ -312,13 +315,22 @@ impl<P: Platform> Device for Hca<'_, P> {
     }
 
     fn alloc_user(&self) -> Result<UserHandle, VerbsError> {
-        Err(NO_USER)
+        self.core.alloc_user()
     }
-    fn user_doorbell_page(&self, _: UserHandle) -> Result<u64, VerbsError> {
-        Err(NO_USER)
+    fn user_doorbell_page(&self, user: UserHandle) -> Result<u64, VerbsError> {
+        self.core.user_doorbell_page(user)
     }
-    fn dealloc_user(&self, _: UserHandle) -> Result<(), VerbsError> {
-        Err(NO_USER)
+    fn dealloc_user(&self, user: UserHandle) -> Result<(), VerbsError> {
+        self.core.dealloc_user(user)
+    }
+    fn pd_number(&self, pd: PdHandle) -> Result<u32, VerbsError> {
+        Ok(self.core.pds.get(pd)?.number)
+    }
+    fn cq_number(&self, cq: CqHandle) -> Result<u32, VerbsError> {
+        Ok(self.core.cqs.get(cq)?.number)
+    }
+    fn srq_number(&self, srq: SrqHandle) -> Result<u32, VerbsError> {
+        Ok(self.core.srqs.get(srq)?.number)
     }
 
     fn alloc_pd(&self) -> Result<PdHandle, VerbsError> {

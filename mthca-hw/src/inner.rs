@@ -29,6 +29,7 @@ use crate::records::Records;
 use crate::reset;
 use crate::srq::{Srq, SrqPlace};
 use crate::uar::Uar;
+use crate::user::User;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use core_ib::Guid;
@@ -91,6 +92,7 @@ pub(crate) struct Inner<'p, P: Platform> {
     pub fmr_places: Table<'p, FmrPlace<P>, P>,
     pub fmr_entries: FmrEntries<P::Registers>,
     pub fmr_gate: Gate<(), P::RawGate>,
+    pub contexts: Objects<'p, User, P>,
     pub groups: Gate<Groups<'p, P>, P::RawGate>,
     pub ports: [Port<'p, P>; 2],
     /// The node description that the owner set.

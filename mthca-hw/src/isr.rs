@@ -14,7 +14,7 @@ use core_ib::platform::{Handled, Handler, Platform, PlatformError, Registers};
 use core_ib::verbs::{PortEvent, QpEvent, SrqEvent};
 use hca_abi::infinihost::cmd::CmdStatus;
 use hca_abi::infinihost::doorbell::EqCommand;
-use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
+use hca_abi::infinihost::eqe::{Eqe, EventType, LocalSyndrome, PortChange};
 use hca_abi::infinihost::regs;
 
 /// What an interrupt vector calls.
@@ -140,6 +140,12 @@ impl<'p, P: Platform> Inner<'p, P> {
             EventType::SRQ_CATASTROPHIC => self.note_srq(eqe.number(), SrqEvent::Error),
             EventType::SRQ_LIMIT => self.note_srq(eqe.number(), SrqEvent::LimitReached),
             EventType::PORT_CHANGE => self.note_port(eqe.port(), PortChange(eqe.sub_type())),
+            EventType::LOCAL_CATASTROPHIC
+                if LocalSyndrome(eqe.syndrome()) == LocalSyndrome::BAD_UAR_PAGE =>
+            {
+                // The doorbell was dropped, and no more is wrong: a user can do that whenever it likes.
+                Strays::count(&self.strays.doorbell);
+            }
             EventType::LOCAL_CATASTROPHIC => {
                 log::error!("{}: local catastrophic error", self.machine.name());
                 self.fail(End::Failed);

@@ -57,6 +57,7 @@ mod special;
 mod srq;
 mod uar;
 mod untrusted;
+mod user;
 mod users;
 
 #[cfg(test)]

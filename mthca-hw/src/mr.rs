@@ -325,6 +325,18 @@ impl<P: Platform> Inner<'_, P> {
         })
     }
 
+    /// Number of the PD of the consumer's region with this key.
+    pub(crate) fn pd_of_key(&self, key: u32) -> Result<u32, VerbsError> {
+        let mask = (1_u32 << self.plan.mpt.log_size).wrapping_sub(1);
+        let index = (key & mask).wrapping_sub(self.plan.mpt.mrs);
+        let unknown = VerbsError::InvalidHandle { object: Mr::NAME };
+        let place = self.mr_places.get(index as usize).ok_or(unknown)?;
+        place.gate.with(|region| {
+            let found = region.valid && region.key == key;
+            found.then_some(region.pd_number).ok_or(unknown)
+        })
+    }
+
     /// Runs `f` on the region of `mr`, while no other call is at it.
     fn with_mr<T>(
         &self,

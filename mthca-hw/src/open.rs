@@ -582,6 +582,7 @@ impl<'p, P: Platform> Opening<'p, P> {
         let qps = slab(machine, profile.qps, device)?;
         let srqs = slab(machine, profile.srqs, device)?;
         let mrs = slab(machine, profile.mrs, device)?;
+        let contexts = slab(machine, profile.users, device)?;
         let mws = slab(machine, profile.mws, device)?;
         let fmrs = slab(machine, profile.fmrs, device)?;
         let fmr_places = Table::new(machine, profile.fmrs as usize, |_| FmrPlace::new(machine))?;
@@ -632,6 +633,7 @@ impl<'p, P: Platform> Opening<'p, P> {
             srq_places,
             mrs,
             mr_places,
+            contexts,
             mws,
             mw_gate: machine.gate("MWs", ()),
             fmrs,

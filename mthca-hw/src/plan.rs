@@ -125,7 +125,7 @@ pub struct Plan {
     pub segments: u32,
     /// Logarithm of the entries of the multicast table; half of them are hash buckets.
     pub log_mcg: u8,
-    /// The kernel's UAR page.
+    /// The kernel's UAR page; those of user contexts follow.
     pub uar: u32,
     /// Logarithm of responder resources of one QP.
     pub log_rdb_per_qp: u8,
@@ -193,6 +193,10 @@ impl Plan {
         let mrs = some("mrs", profile.mrs, left(dev.log_max_mpts, 0))?;
         let mws = at_most("mws", profile.mws, left(dev.log_max_mpts, 0))?;
         let fmrs = at_most("fmrs", profile.fmrs, left(dev.log_max_mpts, 0))?;
+        let pages = dev
+            .uar_pages
+            .saturating_sub(dev.reserved_uars.saturating_add(2));
+        at_most("users", profile.users, pages)?;
         some("work_requests", profile.work_requests, 1 << 24)?;
         some("event_entries", profile.event_entries, 1 << 17)?;
         some("commands", u32::from(profile.commands), 32)?;

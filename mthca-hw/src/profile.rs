@@ -42,6 +42,8 @@ pub struct Profile {
     pub mws: u32,
     /// Fast memory regions. 0 where none are needed; their pages are part of `mtt_pages`.
     pub fmrs: u32,
+    /// User contexts, each a doorbell page. 0 where none are needed.
+    pub users: u32,
     /// Protection domains.
     pub pds: u32,
     /// Address handles.
@@ -81,6 +83,7 @@ impl Profile {
         mrs: 4096,
         mws: 256,
         fmrs: 1024,
+        users: 64,
         pds: 256,
         ahs: 2048,
         mtt_pages: 1 << 17,
@@ -105,6 +108,7 @@ impl Profile {
         mrs: 32,
         mws: 0,
         fmrs: 0,
+        users: 0,
         pds: 8,
         ahs: 64,
         mtt_pages: 1024,

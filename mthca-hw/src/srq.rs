@@ -13,12 +13,13 @@ use crate::isr::Arm;
 use crate::mr::Ring;
 use crate::qp::send::put_sges;
 use crate::records::Records;
+use crate::user::Lent;
 use crate::users::Users;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core_ib::platform::{DmaBuf, Gate, Lock, Platform};
 use core_ib::verbs::{
-    Access, Created, Held, Object, Owner, PostCause, PostError, RecvWr, SharedReceiveQueue,
-    SrqAttr, SrqHandle, SrqInit, VerbsError, kind,
+    Access, Created, Held, Object, PostCause, PostError, RecvWr, SharedReceiveQueue, SrqAttr,
+    SrqHandle, SrqInit, VerbsError, kind,
 };
 use hca_abi::infinihost::cqe::Cqe;
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
@@ -38,7 +39,9 @@ const IN_USE: u32 = u32::MAX - 1;
 #[derive(Debug)]
 pub(crate) struct Srq {
     /// Number in the HCA.
-    number: u32,
+    pub number: u32,
+    /// Place of the user context that it belongs to.
+    pub user: Option<u32>,
 }
 
 impl Object for Srq {
@@ -52,6 +55,7 @@ impl Object for Srq {
 struct SrqControl {
     ring: Option<Ring>,
     records: Option<Extent>,
+    lent: Option<Lent>,
     pd: u32,
     max_wr: u32,
     max_sge: u32,
@@ -179,11 +183,6 @@ impl<'p, P: Platform> Inner<'p, P> {
         if !self.limits.has_srq || self.plan.srq.count == 0 {
             return Err(VerbsError::Unsupported { feature: "SRQs" });
         }
-        if let Owner::User(_) = init.owner {
-            return Err(VerbsError::Unsupported {
-                feature: "SRQs of user contexts",
-            });
-        }
         let invalid = |field, found: u32, allowed: u32| {
             Err(VerbsError::InvalidAttr {
                 field,
@@ -208,29 +207,77 @@ impl<'p, P: Platform> Inner<'p, P> {
         let index = vacant.index();
         let place = self.srq_places.get(index as usize).ok_or(STALE)?;
         place.gate.with(|control| {
-            let home = self.enter_pd(init.pd)?;
-            let number = self.plan.srq.first.wrapping_add(index);
-            match self.begin_srq(
-                place,
-                control,
-                init,
-                (home.index, home.number),
-                (index, number),
-            ) {
-                Ok(()) => {}
+            let lent = self.enter_user(&init.owner)?;
+            let home = match self.enter_pd(init.pd) {
+                Ok(home) => home,
                 Err(error) => {
-                    self.leave_pd(home.index);
+                    self.leave_user(lent);
                     return Err(error);
                 }
+            };
+            let number = self.plan.srq.first.wrapping_add(index);
+            let pd = (home.index, home.number);
+            let begun = match lent {
+                Some(lent) => self.begin_user_srq(control, init, pd, number, lent),
+                None => self.begin_srq(place, control, init, pd, (index, number)),
+            };
+            if let Err(error) = begun {
+                self.leave_pd(home.index);
+                self.leave_user(lent);
+                return Err(error);
             }
             place.events.clear();
             place.users.open();
             place.live.store(true, Ordering::Release);
             Ok(Created {
-                handle: vacant.fill(Srq { number }),
+                handle: vacant.fill(Srq {
+                    number,
+                    user: lent.map(|lent| lent.context),
+                }),
                 size: control.max_wr,
             })
         })
+    }
+
+    /// Entries of a WQE with this many of data, as a stride.
+    fn srq_stride(max_sge: u32) -> u32 {
+        ((max_sge + 1) * SEGMENT).next_power_of_two().max(64)
+    }
+
+    fn srq_context(&self, pd: u32, stride: u32) -> SrqContext {
+        let mut context = SrqContext::ZERO;
+        context
+            .set_wqe_size((stride / SEGMENT) as u8)
+            .set_state(SrqState::SOFTWARE)
+            .set_pd(pd)
+            .set_uar_page(self.uar.index);
+        context
+    }
+
+    /// The queue is the user's, and so is the page that rings.
+    fn begin_user_srq(
+        &self,
+        control: &mut SrqControl,
+        init: &SrqInit,
+        (pd, pd_number): (u32, u32),
+        number: u32,
+        lent: Lent,
+    ) -> Result<(), VerbsError> {
+        let stride = Self::srq_stride(init.max_sge);
+        let mut context = self.srq_context(pd_number, stride);
+        context.set_lkey(lent.lkey).set_uar_page(lent.page);
+        self.command(&Sw2HwSrq {
+            srqn: number,
+            context: &context,
+        })?;
+        *control = SrqControl {
+            lent: Some(lent),
+            pd,
+            max_wr: init.max_wr,
+            max_sge: stride / SEGMENT - 1,
+            ..SrqControl::default()
+        };
+        Ok(())
     }
 
     fn begin_srq(
@@ -243,7 +290,7 @@ impl<'p, P: Platform> Inner<'p, P> {
     ) -> Result<(), VerbsError> {
         let log_count = order_of(init.max_wr.saturating_add(1));
         let count = 1_u32 << log_count;
-        let stride = ((init.max_sge + 1) * SEGMENT).next_power_of_two().max(64);
+        let stride = Self::srq_stride(init.max_sge);
         let shift = stride.trailing_zeros();
         let records = self.records.take(count)?;
         let len = (count as usize) << shift;
@@ -266,13 +313,8 @@ impl<'p, P: Platform> Inner<'p, P> {
                 return Err(error);
             }
         };
-        let mut context = SrqContext::ZERO;
-        context
-            .set_wqe_size((stride / SEGMENT) as u8)
-            .set_state(SrqState::SOFTWARE)
-            .set_pd(pd_number)
-            .set_lkey(ring.key)
-            .set_uar_page(self.uar.index);
+        let mut context = self.srq_context(pd_number, stride);
+        context.set_lkey(ring.key);
         let told = self.command(&Sw2HwSrq {
             srqn: number,
             context: &context,
@@ -303,6 +345,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             ring: Some(ring),
             records: Some(records),
             pd,
+            lent: None,
             max_wr: count.wrapping_sub(1),
             max_sge,
         };
@@ -359,6 +402,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                 self.records.give(records);
             }
             self.leave_pd(control.pd);
+            self.leave_user(control.lent);
             Ok(())
         })
     }
@@ -414,6 +458,7 @@ impl<'p, P: Platform> Inner<'p, P> {
 
     pub(crate) fn srq(&self, handle: SrqHandle) -> Result<SrqRef<'_, 'p, P>, VerbsError> {
         let held = self.srqs.get(handle)?;
+        crate::user::refuse_user(Srq::NAME, held.user)?;
         let place = self.srq_places.get(handle.index() as usize);
         Ok(SrqRef {
             core: self,

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 const CLOSED: u32 = 1 << 31;
 
-/// A count that can be closed at zero.
+/// A count that can be closed at zero. Open by default.
 #[derive(Debug, Default)]
 pub struct Users(AtomicU32);
 

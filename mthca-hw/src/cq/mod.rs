@@ -12,10 +12,11 @@ use crate::eq::Which;
 use crate::health::End;
 use crate::inner::Inner;
 use crate::mr::Ring;
+use crate::user::Lent;
 use crate::users::Users;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core_ib::platform::{Gate, Lock, Platform};
-use core_ib::verbs::{Access, CqHandle, CqInit, Created, Object, Owner, VerbsError, kind};
+use core_ib::verbs::{Access, CqHandle, CqInit, Created, Object, VerbsError, kind};
 use hca_abi::infinihost::cmd::CmdStatus;
 use hca_abi::infinihost::cq::{CqContext, CqState};
 use hca_abi::infinihost::resize_cq;
@@ -28,6 +29,8 @@ pub(crate) use ring::{CqQueue, Entries};
 pub(crate) struct Cq {
     /// Number, 24 bits, a tag included.
     pub number: u32,
+    /// Place of the user context that it belongs to.
+    pub user: Option<u32>,
 }
 
 impl Object for Cq {
@@ -42,6 +45,7 @@ pub(crate) struct CqControl {
     ring: Option<Ring>,
     /// Which of its two MPT entries the ring has.
     second: bool,
+    lent: Option<Lent>,
 }
 
 /// Number of a place without a CQ.
@@ -170,11 +174,58 @@ impl<'p, P: Platform> Inner<'p, P> {
                 allowed: 0,
             });
         }
-        if let Owner::User(_) = init.owner {
-            return Err(VerbsError::Unsupported {
-                feature: "CQs of user contexts",
-            });
+        let lent = self.enter_user(&init.owner)?;
+        let made = match lent {
+            Some(lent) => self.create_user_cq(lent, log_size),
+            None => self.create_kernel_cq(log_size),
+        };
+        if made.is_err() {
+            self.leave_user(lent);
         }
+        made
+    }
+
+    /// The ring is the user's, in the PD of its region, and so is the page that rings.
+    fn create_user_cq(&self, lent: Lent, log_size: u8) -> Result<Created<CqHandle>, VerbsError> {
+        let pd = self.pd_of_key(lent.lkey)?;
+        let vacant = self.cqs.reserve()?;
+        let (index, generation) = (vacant.index(), vacant.generation());
+        let place = self.cq_places.get(index as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let number = self.plan.cq.number(index, generation);
+            let mut context = self.cq_context(number, log_size, lent.lkey);
+            context.set_pd(pd).set_uar_page(lent.page);
+            self.command(&Sw2HwCq {
+                cqn: number,
+                context: &context,
+            })?;
+            *control = CqControl {
+                lent: Some(lent),
+                ..CqControl::default()
+            };
+            self.publish_cq(place, number, generation);
+            let user = Some(lent.context);
+            let handle = vacant.fill(Cq { number, user });
+            let size = (1_u32 << log_size).wrapping_sub(1);
+            Ok(Created { handle, size })
+        })
+    }
+
+    /// From here on events find the CQ.
+    fn publish_cq(&self, place: &CqPlace<'p, P>, number: u32, generation: u32) {
+        place.error.store(0, Ordering::Relaxed);
+        place.armed_any.store(false, Ordering::Relaxed);
+        place
+            .ready
+            .store(u64::from(generation) << 32, Ordering::Relaxed);
+        place.users.open();
+        place.number.store(number, Ordering::Release);
+        if !self.cmd.health().is_alive() {
+            place.fire(); // the end may have been announced before there was anything to fire
+        }
+    }
+
+    fn create_kernel_cq(&self, log_size: u8) -> Result<Created<CqHandle>, VerbsError> {
         let vacant = self.cqs.reserve()?;
         let (index, generation) = (vacant.index(), vacant.generation());
         let place = self.cq_places.get(index as usize).ok_or(STALE)?;
@@ -194,19 +245,11 @@ impl<'p, P: Platform> Inner<'p, P> {
             place.queue.with(|queue| queue.begin(index, entries));
             *control = CqControl {
                 ring: Some(ring),
-                second: false,
+                ..CqControl::default()
             };
-            place.error.store(0, Ordering::Relaxed);
-            place.armed_any.store(false, Ordering::Relaxed);
-            place
-                .ready
-                .store(u64::from(generation) << 32, Ordering::Relaxed);
-            place.users.open();
-            place.number.store(number, Ordering::Release);
-            let handle = vacant.fill(Cq { number });
-            if !self.cmd.health().is_alive() {
-                place.fire(); // the end may have been announced before there was anything to fire
-            }
+            self.publish_cq(place, number, generation);
+            let user = None;
+            let handle = vacant.fill(Cq { number, user });
             Ok(Created { handle, size })
         })
     }
@@ -246,6 +289,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             place.ready.store(next, Ordering::Release);
             let entries = place.queue.with(CqQueue::end);
             self.end_cq_ring(control.ring.take(), entries);
+            self.leave_user(control.lent.take());
             place.error.store(0, Ordering::Relaxed);
             Ok(())
         })
@@ -257,6 +301,11 @@ impl<'p, P: Platform> Inner<'p, P> {
         let place = self.cq_places.get(cq.index() as usize).ok_or(STALE)?;
         place.gate.with(|control| {
             let number = self.cqs.get(cq)?.number;
+            if control.lent.is_some() {
+                return Err(VerbsError::Unsupported {
+                    feature: "resizing a CQ of a user context",
+                });
+            }
             let (old_size, waiting) = place.queue.with(|queue| queue.fill());
             let size = (1_u32 << log_size).wrapping_sub(1);
             if size == old_size {

@@ -31,6 +31,7 @@ pub struct CqRef<'a, 'p, P: Platform> {
 impl<'p, P: Platform> Inner<'p, P> {
     pub(crate) fn cq(&self, handle: CqHandle) -> Result<CqRef<'_, 'p, P>, VerbsError> {
         let held = self.cqs.get(handle)?;
+        crate::user::refuse_user("CQ", held.user)?;
         let place = self.cq_places.get(handle.index() as usize);
         Ok(CqRef {
             core: self,

@@ -188,7 +188,7 @@ impl<P: Platform> Inner<'_, P> {
             .set_service(service_of(qp.service))
             .set_path_migration(Migration::MIGRATED)
             .set_descriptor_events(true)
-            .set_uar_page(self.uar.index)
+            .set_uar_page(control.page(self.uar.index))
             .set_local_qpn(qp.number)
             .set_pd(qp.pd_number)
             .set_wqe_lkey(control.lkey())

@@ -14,6 +14,7 @@ use crate::inner::Inner;
 use crate::mr::Ring;
 use crate::pd::InPd;
 use crate::special::{EXTRA_SEGMENTS, HEADERS};
+use crate::user::Lent;
 use core_ib::Qpn;
 use core_ib::platform::{DmaBuf, Platform};
 use core_ib::verbs::{
@@ -40,6 +41,8 @@ pub(crate) struct Qp {
     pub cqs: [u32; 2],
     /// Place of the SRQ.
     pub srq: Option<u32>,
+    /// Place of the user context that it belongs to.
+    pub user: Option<u32>,
 }
 
 impl Object for Qp {
@@ -59,6 +62,7 @@ struct Claims {
     special: Option<(QpType, u8)>,
     send_records: Option<Extent>,
     recv_records: Option<Extent>,
+    lent: Option<Lent>,
 }
 
 /// What changes of a QP: behind the gate of its place.
@@ -77,6 +81,8 @@ pub(crate) struct QpControl<'p, P: Platform> {
     /// It brought its port up.
     port_open: bool,
     ring: Option<Ring>,
+    /// Of a user's QP: what it has instead of a ring of ours.
+    lent: Option<Lent>,
     claims: Claims,
     machine: core::marker::PhantomData<&'p P>,
 }
@@ -94,6 +100,7 @@ impl<P: Platform> Default for QpControl<'_, P> {
             attachments: 0,
             port_open: false,
             ring: None,
+            lent: None,
             claims: Claims::default(),
             machine: core::marker::PhantomData,
         }
@@ -103,7 +110,13 @@ impl<P: Platform> Default for QpControl<'_, P> {
 impl<P: Platform> QpControl<'_, P> {
     /// Key of the queues' region.
     pub fn lkey(&self) -> u32 {
-        self.ring.as_ref().map_or(0, |ring| ring.key)
+        let own = self.ring.as_ref().map_or(0, |ring| ring.key);
+        self.lent.map_or(own, |lent| lent.lkey)
+    }
+
+    /// The doorbell page that rings for it; `own` is the driver's.
+    pub fn page(&self, own: u32) -> u32 {
+        self.lent.map_or(own, |lent| lent.page)
     }
 
     /// What modify can change.
@@ -116,6 +129,7 @@ impl<P: Platform> QpControl<'_, P> {
             max_dest_rd_atomic: self.max_dest_rd_atomic,
             rnr_retry: self.rnr_retry,
             alternate: self.alternate,
+            lent: self.lent,
             ..Self::default()
         }
     }
@@ -225,12 +239,17 @@ impl<'p, P: Platform> Inner<'p, P> {
         claims: &mut Claims,
     ) -> Result<Option<u32>, VerbsError> {
         let [recv, send] = shapes;
+        claims.lent = self.enter_user(&init.owner)?;
+        self.check_owner(init, claims.lent)?;
         claims.pd = Some(self.enter_pd(pd)?);
         claims.send_cq = Some((init.send_cq.index(), self.enter_cq(init.send_cq)?));
         claims.recv_cq = Some((init.recv_cq.index(), self.enter_cq(init.recv_cq)?));
         if let Some(srq) = init.srq {
             self.enter_srq(srq)?;
             claims.srq = Some(srq.index());
+        }
+        if claims.lent.is_some() {
+            return Ok(None); // who posts remembers
         }
         claims.send_records = Some(self.records.take(send.mask.saturating_add(1))?);
         if recv.mask != 0 {
@@ -264,6 +283,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         if let Some(pd) = claims.pd {
             self.leave_pd(pd.index);
         }
+        self.leave_user(claims.lent);
     }
 
     /// Memory of the queues, and the region over it.
@@ -321,10 +341,10 @@ impl<'p, P: Platform> Inner<'p, P> {
 
     pub(crate) fn create_qp(&self, pd: PdHandle, init: &QpInit) -> Result<QpInfo, VerbsError> {
         self.cmd.health().check()?;
-        if let Owner::User(_) = init.owner {
-            return Err(VerbsError::Unsupported {
-                feature: "QPs of user contexts",
-            });
+        let is_user = matches!(init.owner, Owner::User(_));
+        if is_user && is_special(init.qp_type) {
+            let operation = "an SMI or GSI QP of a user context";
+            return Err(VerbsError::NotPermitted { operation });
         }
         if init.srq.is_some() && !matches!(init.qp_type, QpType::Rc | QpType::Ud) {
             return Err(VerbsError::Unsupported {
@@ -344,10 +364,13 @@ impl<'p, P: Platform> Inner<'p, P> {
                 .claim(pd, init, &shapes, index, &mut claims)
                 .and_then(|special| {
                     let pd = claims.pd.map_or(0, |pd| pd.number);
-                    let queues = self.begin_queues(index, pd, init.qp_type, &shapes)?;
+                    let queues = match claims.lent {
+                        None => Some(self.begin_queues(index, pd, init.qp_type, &shapes)?),
+                        Some(_) => None,
+                    };
                     Ok((special, queues))
                 });
-            let (special, (rq, sq, ring)) = match begun {
+            let (special, queues) = match begun {
                 Ok(begun) => begun,
                 Err(error) => {
                     self.unclaim(&mut claims);
@@ -370,16 +393,31 @@ impl<'p, P: Platform> Inner<'p, P> {
                 recv_cqn: claims.recv_cq.map_or(0, |cq| cq.1),
                 cqs: [init.send_cq.index(), init.recv_cq.index()],
                 srq: claims.srq,
+                user: claims.lent.map(|lent| lent.context),
+            };
+            let (rq, sq, ring) = match queues {
+                Some((rq, sq, ring)) => (rq, Some(sq), Some(ring)),
+                None => (None, None, None),
             };
             let pd = claims.pd.map_or(0, |pd| pd.index);
             *control = QpControl {
                 port: if special.is_some() { init.port } else { 0 },
-                ring: Some(ring),
+                ring,
+                lent: claims.lent,
                 claims,
                 ..QpControl::default()
             };
             self.begin_place(place, &qp, control, pd, &shapes, (rq, sq));
-            let caps = granted(&shapes, init.srq.is_some());
+            let mut caps = granted(&shapes, init.srq.is_some());
+            if is_user {
+                // How long its queues are is the user's business: infinihost 5.1.
+                caps.max_send_wr = init.caps.max_send_wr;
+                caps.max_recv_wr = if qp.srq.is_some() {
+                    0
+                } else {
+                    init.caps.max_recv_wr
+                };
+            }
             place.publish(number, wire, qp.service, qp.srq);
             let handle = vacant.fill(qp);
             Ok(QpInfo {
@@ -397,7 +435,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         control: &QpControl<'p, P>,
         pd: u32,
         shapes: &[Shape; 2],
-        (rq, sq): (Option<DmaBuf<'p, P>>, DmaBuf<'p, P>),
+        (rq, sq): (Option<DmaBuf<'p, P>>, Option<DmaBuf<'p, P>>),
     ) {
         let [recv, send] = shapes;
         let claims = &control.claims;
@@ -405,7 +443,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         place.recv.begin(recv, claims.recv_records, qp.cqs[1]);
         place.sq.with(|queue| {
             *queue = SendQueue {
-                memory: Some(sq),
+                memory: sq,
                 shape: *send,
                 atomics: self.limits.can(features::ATOMICS),
                 service: qp.service,
@@ -503,6 +541,10 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             let to = check_modify(qp.service, control.state, attr, mask)?;
             self.check_values(qp, control, attr, mask, to)?;
+            if control.lent.is_some() && mask.contains(M::QKEY) && attr.qkey.0 >> 31 != 0 {
+                let operation = "a Q_Key with bit 31 set by a user";
+                return Err(VerbsError::NotPermitted { operation });
+            }
             if from == to && matches!(to, QpState::Reset | QpState::Error) {
                 return Ok(());
             }

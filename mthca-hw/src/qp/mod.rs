@@ -34,6 +34,7 @@ pub struct QpRef<'a, 'p, P: Platform> {
 impl<'p, P: Platform> Inner<'p, P> {
     pub(crate) fn qp(&self, handle: QpHandle) -> Result<QpRef<'_, 'p, P>, VerbsError> {
         let held = self.qps.get(handle)?;
+        crate::user::refuse_user(Qp::NAME, held.user)?;
         let place = self.qp_places.get(handle.index() as usize);
         Ok(QpRef {
             core: self,
