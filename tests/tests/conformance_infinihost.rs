@@ -25,6 +25,7 @@ const DECLARED: Declared = Declared {
         .union(Features::WINDOWS_1)
         .union(Features::FMR)
         .union(Features::MODIFY_AH)
+        .union(Features::USERS)
         .union(Features::PATH_MIGRATION)
         .union(Features::REREGISTER)
         .union(Features::NODE_DESCRIPTION)
@@ -48,6 +49,7 @@ const POOR: Declared = Declared {
 const PROFILE: Profile = Profile {
     mws: 4,
     fmrs: 4,
+    users: 2,
     ..Profile::SMALL
 };
 
@@ -294,3 +296,17 @@ conformance!(infinihost, rig);
 conformance!(poor_infinihost, poor);
 conformance!(infinihost_connections, rig, connections);
 conformance!(poor_infinihost_connections, poor, connections);
+
+#[path = "user/mod.rs"]
+mod user;
+
+#[test]
+fn a_process_sends_receives_polls_and_sleeps_by_its_own_page() {
+    rig(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig));
+    poor(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig));
+}
+
+#[test]
+fn a_process_rings_for_nobody_elses_queue() {
+    rig(|rig| user::a_process_rings_for_nobody_elses_queue(rig));
+}

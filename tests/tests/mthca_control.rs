@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use core_ib::platform::{Completion, NoWake, Platform, Wake};
 use core_ib::verbs::{
-    Access, AhAttr, AsyncEvent, CompletionQueue, CqHandle, CqInit, Device, GlobalRoute, MrInit,
-    NotifyKind, Owner, PdHandle, PostCause, QpAttr, QpAttrMask as M, QpCaps, QpHandle, QpInfo,
-    QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, SharedReceiveQueue,
-    Signaling, SrqInit, Verbs, VerbsError, WcStatus, WorkCompletion,
+    Access, AhAttr, AsyncEvent, CompletionQueue, CqHandle, CqInit, Device, FmrInit, GlobalRoute,
+    MrInit, MwKind, NotifyKind, Owner, PdHandle, PostCause, QpAttr, QpAttrMask as M, QpCaps,
+    QpHandle, QpInfo, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr,
+    SharedReceiveQueue, Signaling, SrqInit, Verbs, VerbsError, WcStatus, WorkCompletion,
 };
 use core_ib::{Gid, Guid, Lid, Mtu, Psn, QKey, Qpn};
 use mthca_hw::{Hca, Interrupts, Profile};
@@ -326,10 +326,22 @@ fn the_straight_way_and_back_shows_what_was_set() {
 }
 
 #[test]
-fn what_this_driver_does_not_do_yet_says_so() {
+fn what_the_profile_does_not_ask_for_or_the_hca_has_not_is_unsupported() {
     with_hca(|_, hca| {
-        let error = hca.alloc_user().unwrap_err();
-        assert!(matches!(error, VerbsError::Unsupported { .. }), "{error}");
+        let pd = hca.alloc_pd().unwrap();
+        let unsupported = |error: VerbsError| matches!(error, VerbsError::Unsupported { .. });
+        assert!(unsupported(hca.alloc_user().unwrap_err()));
+        for kind in [MwKind::Type1, MwKind::Type2] {
+            assert!(unsupported(hca.alloc_mw(pd, kind).unwrap_err()));
+        }
+        let init = FmrInit {
+            max_pages: 1,
+            max_maps: 1,
+            page_shift: 12,
+            access: Access::empty(),
+        };
+        assert!(unsupported(hca.alloc_fmr(pd, &init).unwrap_err()));
+        hca.dealloc_pd(pd).unwrap();
     });
 }
 

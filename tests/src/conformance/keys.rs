@@ -1,10 +1,11 @@
 //! P_Keys and Q_Keys: verbs 12.
 
-use super::tools::{MTU, QKEY, QUIET, Station, get, qp_init, set_pkeys};
+use super::tools::{Buffer, MTU, QKEY, QUIET, Station, get, qp_init, set_pkeys};
 use super::{Features, Rig, Side};
-use core_ib::platform::Platform as _;
+use core_ib::platform::{DmaBuf, Platform as _};
 use core_ib::verbs::{
-    Device, DeviceCaps, PortModify, QpAttrMask as M, QpInfo, QpState, QpType, SendOp, WcStatus,
+    Access, CqInit, Device, DeviceCaps, Owner, PortModify, QpAttrMask as M, QpInfo, QpState,
+    QpType, SendOp, UserBuffer, WcStatus,
 };
 use core_ib::wire::mad::PortInfo;
 use core_ib::{PKey, Psn, QKey, Qpn};
@@ -202,4 +203,49 @@ pub fn gsi_hears_who_knows_its_qkey_and_nobody_else<R: Rig>(rig: &R) {
     assert_eq!(done, Ok(()));
     send(QKey::GSI);
     assert_eq!(b.success(1).src_qp, sender.qpn);
+}
+
+/// verbs 3.5, 12, T160: a Q_Key with bit 31 set is for the kernel.
+pub fn a_user_sets_no_privileged_qkey<R: Rig>(rig: &R) {
+    let station = Station::new(rig, Side::A);
+    let hca = station.hca();
+    let user = hca.alloc_user();
+    if !rig.declared().has(Features::USERS) {
+        return super::tools::is_unsupported(user);
+    }
+    let context = user.unwrap();
+    let memory = [(); 2].map(|()| DmaBuf::new(station.machine(), 4096, 4096).unwrap());
+    let [ring, queues] = &memory;
+    let owner = |memory: &DmaBuf<'_, R::Machine>, access| {
+        let mr = Buffer::register(hca, station.pd, memory, 0, 4096, access).unwrap();
+        let doorbells = DmaBuf::new(station.machine(), 4096, 4096).unwrap();
+        Owner::User(UserBuffer {
+            context,
+            lkey: mr.lkey,
+            doorbell_pages: [doorbells.addr(); 2],
+            doorbell_indices: [0, 1],
+        })
+    };
+    let init = CqInit {
+        cqe: 15,
+        vector: 0,
+        owner: owner(ring, Access::LOCAL_WRITE),
+    };
+    let cq = hca.create_cq(&init).unwrap().handle;
+    let mut init = qp_init(QpType::Ud, cq);
+    init.owner = owner(queues, Access::empty());
+    let qp = station.create(&init);
+    let set = |qkey| {
+        station.modify(
+            qp.handle,
+            QpState::Init,
+            M::PKEY_INDEX | M::PORT | M::QKEY,
+            |attr| (attr.port, attr.qkey) = (1, qkey),
+        )
+    };
+    super::tools::is_not_permitted(set(QKey(0x8001_0000)));
+    assert_eq!(station.state(qp.handle), QpState::Reset);
+    assert_eq!(set(QKey(0x7fff_ffff)), Ok(()));
+    init.qp_type = QpType::Gsi;
+    super::tools::is_not_permitted(hca.create_qp(station.pd, &init));
 }

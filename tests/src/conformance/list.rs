@@ -202,6 +202,7 @@ macro_rules! conformance {
                 a_pkey_entry_that_is_rewritten_counts_at_once,
                 gsi_tells_the_index_by_which_a_packet_came_and_sends_by_the_one_given,
                 gsi_hears_who_knows_its_qkey_and_nobody_else,
+                a_user_sets_no_privileged_qkey,
             ],
             windows: [
                 a_region_with_a_window_bound_to_it_is_busy_until_it_is_unbound,

@@ -35,7 +35,6 @@ pub const NOT_COVERED: &[(u32, &str)] = &[
     (151, "as T150"),
     (152, "as T150"),
     (153, "as T150"),
-    (160, "every consumer of the verbs is the kernel so far"),
     (
         165,
         "needs a device that swallows a command: the driver's own tests on its fake",
