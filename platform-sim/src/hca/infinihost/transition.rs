@@ -84,7 +84,12 @@ impl Transition {
                     | opt::PM_STATE
                     | opt::SCHED_QUEUE,
             ),
-            Opcode::RTR2RTS_QPEE => row(QpState::RTR, QpState::RTS, ready_to_send, RUNNING),
+            Opcode::RTR2RTS_QPEE => row(
+                QpState::RTR,
+                QpState::RTS,
+                ready_to_send,
+                RUNNING | opt::ALT_RNR_RETRY,
+            ),
             Opcode::RTS2RTS_QPEE => row(QpState::RTS, QpState::RTS, nothing, RUNNING),
             Opcode::SQERR2RTS_QPEE => row(QpState::SQE, QpState::RTS, nothing, RUNNING),
             Opcode::SQD2RTS_QPEE => row(QpState::SQD, QpState::RTS, nothing, DRAINED),
@@ -333,6 +338,11 @@ mod tests {
         assert_eq!(
             ignored(Opcode::RTR2RTS_QPEE, opt::ACK_TIMEOUT | opt::Q_KEY),
             0
+        );
+        assert_eq!(
+            ignored(Opcode::RTR2RTS_QPEE, opt::RNR_RETRY | opt::ALT_RNR_RETRY),
+            0,
+            "Linux gives both retry counts together"
         );
         assert_eq!(
             ignored(Opcode::RTS2RTS_QPEE, opt::ACK_TIMEOUT),

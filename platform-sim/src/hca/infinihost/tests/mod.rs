@@ -14,6 +14,7 @@ mod keys;
 mod lent;
 mod management;
 mod memfree;
+mod option_rom;
 mod pairs;
 mod remote;
 mod rig;
