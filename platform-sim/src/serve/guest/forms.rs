@@ -325,6 +325,7 @@ impl Card {
             .set_send_cqn(CQS[0])
             .set_receive_cqn(CQS[1])
             .set_retry_count(3)
+            .set_flight_limit(4)
             .set_sra_max(2)
             .set_sre(true)
             .set_swe(true)
