@@ -30,6 +30,8 @@ struct Cq {
     consumer: u32,
     /// Behind the last entry that was solicited or an error.
     solicited: u32,
+    /// Behind the last entry that was there when an event was made: software has been told of those.
+    announced: u32,
     /// M: number of the arming in force, and of the one that made the last event.
     armed: u8,
     fired: u8,
@@ -101,15 +103,23 @@ impl Cq {
         Ok(())
     }
 
-    /// Entries that were not consumed when the consumer index was `consumer`: is there one that the arming asks for?
+    /// Entries that were not consumed when the consumer index was `consumer`, and that no event told of: is there one that
+    /// the arming asks for?
     fn has(&self, solicited_only: bool, consumer: u32) -> bool {
+        let unconsumed = self.producer.wrapping_sub(consumer);
+        let told = self.announced.wrapping_sub(consumer);
+        let known = if told <= unconsumed {
+            self.announced
+        } else {
+            consumer
+        };
         let last = if solicited_only {
             self.solicited
         } else {
             self.producer
         };
-        let ahead = last.wrapping_sub(consumer);
-        ahead != 0 && ahead <= self.producer.wrapping_sub(consumer)
+        let ahead = last.wrapping_sub(known);
+        ahead != 0 && ahead <= self.producer.wrapping_sub(known)
     }
 
     /// Indices are shown modulo the size in T-mode, as counters in M-mode.
@@ -154,6 +164,7 @@ impl Cq {
         let index = self.producer & self.index_mask();
         self.context.set_state(CqState::FIRED);
         self.context.set_last_notified_index(index);
+        self.announced = self.producer;
         self.fired = self.armed;
         let mut eqe = Eqe::ZERO;
         eqe.set_event_type(EventType::COMPLETION)
@@ -209,6 +220,7 @@ impl Cqs {
             producer: context.producer_index(),
             consumer: context.consumer_index(),
             solicited: context.producer_index(),
+            announced: context.producer_index(),
             armed: 0,
             fired: 0,
             context,
@@ -397,6 +409,7 @@ impl Cqs {
         cq.producer = cq.producer.wrapping_sub(shift);
         cq.consumer = cq.consumer.wrapping_sub(shift);
         cq.solicited = cq.solicited.wrapping_sub(shift);
+        cq.announced = cq.announced.wrapping_sub(shift);
         cq.context
             .set_log_size(new.log_size())
             .set_start_address(new.start_address())
