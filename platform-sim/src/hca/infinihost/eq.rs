@@ -71,11 +71,13 @@ impl Eq {
         EqState(self.context.state().0 & 3)
     }
 
-    /// The two modes differ in a bit above.
+    /// Into one of the three states, as the context of this mode has it.
     fn enter(&mut self, state: EqState) {
-        self.context.set_state(match self.mode {
-            Mode::T => state,
-            Mode::M => EqState(state.0 | EqState::M_ARMED.0 & !EqState::ARMED.0),
+        self.context.set_state(match (self.mode, state) {
+            (Mode::T, state) => state,
+            (Mode::M, EqState::ARMED) => EqState::M_ARMED,
+            (Mode::M, EqState::FIRED) => EqState::M_FIRED,
+            (Mode::M, _) => EqState::M_ALWAYS_ARMED,
         });
     }
 

@@ -203,6 +203,9 @@ impl InfiniHost {
             bus.report(format_args!("INIT_HCA: tables {one} and {other} overlap"));
         }
         let groups = u64::from(params.mc_entries) * u64::from(params.mc_entry);
+        if !self.chip.memory.table_has(params.mc_base, groups) {
+            return Err(CmdStatus::BAD_PARAM);
+        }
         let cleared = self.chip.memory.table_clear(bus, params.mc_base, groups);
         cleared.map_err(|_| CmdStatus::BAD_PARAM)?;
         if raw.mc_hash_function() != 0 {
