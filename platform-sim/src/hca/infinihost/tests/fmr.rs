@@ -2,7 +2,9 @@
 //! The stores are those of infinihost 4.11, by offset and not through the layouts.
 
 use super::super::remote::{Remote, RemoteOp};
+use super::memfree::{self, behind};
 use super::*;
+use crate::hca::infinihost::Variant;
 use crate::machine::PciFunction;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::mpt::Mpt;
@@ -203,4 +205,51 @@ fn an_fmr_that_is_remapped_under_traffic_is_refused_between_two_packets() {
     assert_eq!(rig.load::<[u8; 4]>(PAGES[1] + 8), *b"two_");
     let entry: Mpt = rig.ask(Opcode::QUERY_MPT, INDEX);
     assert_eq!((entry.key(), entry.lkey()), (fmr.key, fmr.key));
+}
+
+/// M-mode: the tables lie in host pages, and keys are the index form rotated. On Sinai the generation counts from bit 24.
+#[test]
+fn in_m_mode_the_stores_go_to_lent_pages_and_the_key_is_rotated() {
+    for (variant, increment) in [
+        (Variant::Arbel, MPTS),
+        (Variant::Sinai, 0x0100_0000),
+        (Variant::SinaiOld, 0x0100_0000),
+    ] {
+        let mut rig = Rig::memfree(variant);
+        rig.m_start(true);
+        for (page, text) in PAGES.into_iter().zip([b"one_", b"two_"]) {
+            rig.store(page + 8, text);
+        }
+        let offset = 16 * 8; // behind the reserved translations
+        let mut entry = fast_region();
+        entry.set_mtt_address(memfree::MTTS + offset);
+        assert_eq!(rig.give(Opcode::SW2HW_MPT, 0, INDEX, &entry), CmdStatus::OK);
+        let mpt = behind(memfree::MPTS) + u64::from(INDEX) * 64;
+        let mut index_form = INDEX;
+        let mut keys = Vec::new();
+        for (pages, text) in [(PAGES, b"one_"), ([PAGES[1], PAGES[0]], b"two_")] {
+            rig.store(mpt, &0xf0_u8);
+            for (at, page) in (behind(memfree::MTTS) + offset..).step_by(8).zip(pages) {
+                rig.store(at, &(page | 1).to_be_bytes());
+            }
+            index_form += increment;
+            for at in [0x08, 0x20] {
+                rig.store(mpt + at, &index_form.to_be_bytes());
+            }
+            rig.store(mpt + 0x10, &0x5_0000_u64.to_be_bytes());
+            rig.store(mpt + 0x18, &0x2000_u64.to_be_bytes());
+            let key = index_form.rotate_left(8);
+            assert_eq!(read(&mut rig, key, 0x5_0008), None, "{variant:?}");
+            rig.store(mpt, &0x00_u8);
+            assert_eq!(read(&mut rig, key, 0x5_0008), Some(*text), "{variant:?}");
+            assert_eq!(read(&mut rig, index_form, 0x5_0008), None, "not rotated");
+            for old in keys.iter().copied() {
+                assert_eq!(read(&mut rig, old, 0x5_0008), None, "{variant:?}");
+            }
+            keys.push(key);
+        }
+        rig.store(mpt, &0xf0_u8);
+        assert_eq!(rig.plain(Opcode::SYNC_TPT, 0), CmdStatus::OK);
+        assert_eq!(read(&mut rig, keys[1], 0x5_0008), None);
+    }
 }

@@ -4,6 +4,7 @@ use super::super::bind::{BindError, Binder};
 use super::super::remote::{Remote, RemoteOp};
 use super::verbs::*;
 use super::*;
+use crate::hca::infinihost::Variant;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::cqe::Syndrome;
 use hca_abi::infinihost::mpt::Mpt;
@@ -391,4 +392,35 @@ fn a_bind_that_is_too_short_or_on_a_datagram_queue_is_no_request() {
     let syndrome = rig.poll_error(&mut cq).syndrome();
     assert_eq!(syndrome, Syndrome::LOCAL_QP_OPERATION);
     assert!(!may(&mut rig, RKEY, RemoteOp::Read, START + 0x1000, 1));
+}
+
+#[test]
+fn in_m_mode_keys_are_rotated_in_the_request_and_not_in_the_entry() {
+    let mut rig = Rig::memfree(Variant::Arbel);
+    rig.m_start(true);
+    // Index forms; the keys are these rotated.
+    let (region_index, window_index) = (0x0100_0020_u32, 0x0000_0021_u32);
+    for mut entry in [region(region_index), window()] {
+        entry.set_mtt_address(0);
+        let index = entry.key() & 0x3ff;
+        assert_eq!(rig.give(Opcode::SW2HW_MPT, 0, index, &entry), CmdStatus::OK);
+    }
+    let new = (window_index + 0x400).rotate_left(8);
+    let mut wanted = bind();
+    wanted.set_rkey(new).set_lkey(region_index.rotate_left(8));
+    assert_eq!(try_bind(&mut rig, &wanted), Ok(()));
+    assert!(may(&mut rig, new, RemoteOp::Write, START + 0x1000, 0x100));
+    assert!(!may(
+        &mut rig,
+        new.rotate_right(8),
+        RemoteOp::Write,
+        START + 0x1000,
+        1
+    ));
+    let entry: Mpt = rig.ask(Opcode::QUERY_MPT, window_index);
+    assert_eq!(entry.key(), window_index + 0x400);
+    assert_eq!(rig.plain(Opcode::HW2SW_MPT, 0x20), CmdStatus::REG_BOUND);
+    wanted.set_length(0);
+    assert_eq!(try_bind(&mut rig, &wanted), Ok(()));
+    assert_eq!(rig.plain(Opcode::HW2SW_MPT, 0x20), CmdStatus::OK);
 }
