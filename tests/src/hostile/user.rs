@@ -4,9 +4,9 @@ use super::{Liar, Lies};
 use core::time::Duration;
 use core_ib::platform::{DmaBuf, LetGo, NoWake, Platform};
 use core_ib::verbs::{
-    Access, AhAttr, CompletionQueue, CqInit, Device, MadFlags, MrInit, NotifyKind, Owner, QpAttr,
-    QpAttrMask as M, QpCaps, QpHandle, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, Signaling, Verbs, VerbsError, WorkCompletion,
+    Access, AhAttr, CompletionQueue, CqInit, Device, FmrInit, MadFlags, MrInit, MwKind, NotifyKind,
+    Owner, PdHandle, QpAttr, QpAttrMask as M, QpCaps, QpHandle, QpInit, QpState, QpType, QueuePair,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Signaling, Verbs, VerbsError, WorkCompletion,
 };
 use core_ib::wire::mad::{AttributeId, Mad, Method, PortInfo, PortPhysState, PortState, Smp};
 use core_ib::{Gid, Lid, QKey, Qpn};
@@ -25,6 +25,9 @@ fn profile(interrupts: Interrupts) -> Profile {
         command_limit: Duration::from_millis(10),
         interrupt_test: Duration::from_millis(2),
         error_poll: Duration::from_millis(50),
+        mws: 1,
+        fmrs: 1,
+        users: 1,
         ..Profile::SMALL
     }
 }
@@ -192,6 +195,7 @@ fn use_it(
         while hca.next_async_event().is_some() {}
         match round {
             10 => drop(hca.resize_cq(cq, 100)),
+            15 => use_keys(hca, pd, memory)?,
             20 => drop(hca.query_qp(ends[0].0)),
             _ => {}
         }
@@ -204,6 +208,33 @@ fn use_it(
     hca.dereg_mr(mr.handle)?;
     hca.destroy_cq(cq)?;
     hca.dealloc_pd(pd)
+}
+
+/// Windows, fast regions and contexts come and go.
+fn use_keys(
+    hca: &Hca<'_, SimPlatform>,
+    pd: PdHandle,
+    memory: &DmaBuf<'_, SimPlatform>,
+) -> Result<(), VerbsError> {
+    let (window, key) = hca.alloc_mw(pd, MwKind::Type1)?;
+    assert_eq!(hca.mw_rkey(window), Ok(key));
+    let init = FmrInit {
+        max_pages: 1,
+        max_maps: 3,
+        page_shift: 12,
+        access: Access::LOCAL_WRITE,
+    };
+    let fast = hca.alloc_fmr(pd, &init)?;
+    for iova in [0x1000, 0x5000, 0x9000] {
+        // SAFETY: the memory outlives the HCA, and is read and written meanwhile as it likes.
+        unsafe { hca.map_fmr(fast, &[memory.addr()], iova) }?;
+    }
+    hca.unmap_fmrs(&[fast])?;
+    hca.dealloc_fmr(fast)?;
+    hca.dealloc_mw(window)?;
+    let user = hca.alloc_user()?;
+    hca.user_doorbell_page(user)?;
+    hca.dealloc_user(user)
 }
 
 /// What a subnet manager does with a port, by the HCA's own agent.
