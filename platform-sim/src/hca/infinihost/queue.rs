@@ -4,10 +4,10 @@
 //! stand in a ring, and a doorbell says how many were added; each still describes the one behind it.
 
 use super::variant::Mode;
-use super::wqe::{Position, Wqe};
+use super::wqe::Position;
 use hca_abi::infinihost::doorbell::{MSendDoorbell, SendDoorbell};
 use hca_abi::infinihost::qp::QpContext;
-use hca_abi::infinihost::wqe::{MAX_UNITS, WqeOpcode};
+use hca_abi::infinihost::wqe::{MAX_UNITS, NextSegment, WqeOpcode};
 use std::collections::VecDeque;
 
 /// Log2 of the largest work queue of M-mode. infinihost 10.2.
@@ -190,9 +190,9 @@ impl SendQueue {
         self.current.map(|run| run.at)
     }
 
-    /// The entry that [`begin`](Self::begin) gave is done: on to the one behind it, or to the next doorbell.
-    pub fn advance(&mut self, done: &Wqe) {
-        let next = done.next();
+    /// The entry that [`begin`](Self::begin) gave is done: on to the one behind it, which its `next` segment describes, or
+    /// to the next doorbell.
+    pub fn advance(&mut self, next: &NextSegment) {
         let described = |nda| Position {
             nda,
             nds: next.nds(),
@@ -252,5 +252,112 @@ impl SendQueue {
             core::iter::once(run.at).chain(rest)
         });
         entries.map(|at| Flushed { at, behind: 0 }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn in_ring(log_size: u8) -> SendQueue {
+        let mut context = QpContext::ZERO;
+        context
+            .set_sq_address(0x1000)
+            .set_log_sq_size(log_size)
+            .set_log_sq_stride(2);
+        SendQueue::new(Mode::M, &context)
+    }
+
+    fn counted(count: u8) -> Added {
+        Added::Counted(MSendDoorbell {
+            count,
+            counter: 0,
+            fence: false,
+            opcode: WqeOpcode::SEND.0,
+            qpn: 1,
+            nds: 3,
+        })
+    }
+
+    #[test]
+    fn an_entry_of_a_ring_is_where_its_counter_says_and_none_is_fetched_beyond_63_units() {
+        let ring = Ring::new(0x1_0040, 6, 2);
+        assert_eq!((ring.size(), ring.units()), (64, 4));
+        assert_eq!(
+            [0, 1, 63, 64].map(|at| ring.place(at)),
+            [0x1_0040, 0x1_0080, 0x1_1000, 0x1_0040]
+        );
+        assert_eq!(Ring::new(0, 0, 7).units(), 63);
+    }
+
+    #[test]
+    fn a_chain_goes_on_until_a_link_asks_for_a_doorbell() {
+        let mut queue = SendQueue::new(Mode::T, &QpContext::ZERO);
+        let chain = |nda| {
+            Added::Chain(SendDoorbell {
+                nda,
+                fence: false,
+                opcode: 0x0a,
+                qpn: 1,
+                nds: 3,
+            })
+        };
+        assert!(queue.ring(&chain(0x40)) && queue.ring(&chain(0x200)));
+        assert!(!queue.ring(&counted(1)), "of the other mode");
+        let mut next = NextSegment::ZERO;
+        next.set_nda(0x80)
+            .set_nds(2)
+            .set_next_opcode(WqeOpcode::NOP);
+        queue.begin();
+        queue.advance(&next);
+        let at = queue.begin().unwrap();
+        assert_eq!((at.nda, at.nds, at.opcode), (0x80, 2, WqeOpcode::NOP));
+        queue.advance(next.set_dbd(true));
+        assert_eq!(queue.begin().map(|at| at.nda), Some(0x200));
+        queue.advance(&NextSegment::ZERO);
+        assert!(queue.is_empty());
+    }
+
+    proptest! {
+        /// Whatever the entries say of each other.
+        #[test]
+        fn what_is_posted_to_a_ring_is_begun_once_and_in_order_or_flushed(
+            steps in prop::collection::vec((0..4_u8, any::<u8>(), any::<[u32; 2]>()), 0..200), log_size in 0..9_u8,
+        ) {
+            let mut queue = in_ring(log_size);
+            let size = 1_usize << log_size;
+            let (mut posted, mut done) = (0_usize, 0_usize);
+            let place = |counter: usize| 0x1000 + (counter % size * 64) as u32;
+            for (step, count, [nda, nds]) in steps {
+                match step {
+                    0 => {
+                        let fits = count != 0 && posted - done + usize::from(count) <= size;
+                        prop_assert_eq!(queue.ring(&counted(count)), fits);
+                        if fits {
+                            posted += usize::from(count);
+                        }
+                    }
+                    1 => {
+                        let flushed = queue.flush();
+                        let places: Vec<_> = flushed.iter().map(|one| (one.at.nda, one.behind)).collect();
+                        let expected: Vec<_> = (done..posted).map(|counter| (place(counter), 0)).collect();
+                        prop_assert_eq!(places, expected);
+                        done = posted;
+                    }
+                    _ => {
+                        let at = queue.begin().map(|at| at.nda);
+                        prop_assert_eq!(at, (done < posted).then(|| place(done)));
+                        if at.is_some() {
+                            let mut next = NextSegment::ZERO;
+                            queue.advance(next.set_nda(nda).set_nds(nds as u8).set_dbd(nds & 64 != 0));
+                            done += 1;
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.is_empty(), done == posted);
+                prop_assert_eq!(usize::from(queue.posted()), posted & 0xffff);
+            }
+        }
     }
 }

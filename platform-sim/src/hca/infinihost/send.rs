@@ -127,7 +127,7 @@ impl InfiniHost {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;
         };
-        qp.sq.advance(wqe);
+        qp.sq.advance(&wqe.next());
         if !qp.context.all_signaled() && !wqe.next().signaled() {
             return;
         }

@@ -172,7 +172,7 @@ impl InfiniHost {
         let next = wqe.next();
         let rung = !connected.chained;
         connected.chained = next.nds() != 0 && !next.dbd();
-        qp.sq.advance(&wqe);
+        qp.sq.advance(&next);
         let done = match at.opcode {
             WqeOpcode::BIND => self.bind(bus, qpn, &wqe).map_err(failure),
             _ => Ok(()),
