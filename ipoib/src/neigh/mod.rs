@@ -109,6 +109,13 @@ pub enum AddressError {
         /// The address.
         address: IpAddr,
     },
+    /// It has not as many bits as are to be the same on the link.
+    Prefix {
+        /// The address.
+        address: IpAddr,
+        /// How many bits were said.
+        prefix_len: u8,
+    },
     /// There are [`ADDRESSES`] of them already.
     NoRoom,
     /// No room for the groups that come with it.
@@ -119,6 +126,10 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotUnicast { address } => write!(f, "{address} is not the address of a host"),
+            Self::Prefix {
+                address,
+                prefix_len,
+            } => write!(f, "{address} has no prefix of {prefix_len} bits"),
             Self::NoRoom => write!(f, "an interface has {ADDRESSES} addresses at most"),
             Self::Groups(error) => error.fmt(f),
         }
@@ -195,6 +206,16 @@ impl<R: Room> Neigh<R> {
         let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
         if address.is_unspecified() || address.is_multicast() || broadcast {
             return Err(AddressError::NotUnicast { address });
+        }
+        let bits = match address {
+            IpAddr::V4(_) => 32,
+            IpAddr::V6(_) => 128,
+        };
+        if prefix_len > bits {
+            return Err(AddressError::Prefix {
+                address,
+                prefix_len,
+            });
         }
         if let Some(own) = self.addresses.iter_mut().find(|own| own.address == address) {
             own.prefix_len = prefix_len;

@@ -744,6 +744,26 @@ fn an_address_without_room_for_its_groups_is_not_half_added() {
 }
 
 #[test]
+fn a_prefix_has_no_more_bits_than_its_address() {
+    let mut neigh = Neigh::new(&Heap, PKey::DEFAULT, &Profile::DEFAULT).unwrap();
+    let six = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9).into();
+    for (address, most) in [(v4(9).into(), 32), (six, 128)] {
+        for prefix_len in [most + 1, u8::MAX] {
+            let refused = AddressError::Prefix {
+                address,
+                prefix_len,
+            };
+            assert_eq!(neigh.add_address(address, prefix_len), Err(refused));
+        }
+        assert_eq!(neigh.add_address(address, most), Ok(()));
+        assert!(
+            neigh.add_address(address, most + 1).is_err(),
+            "nor the second time"
+        );
+    }
+}
+
+#[test]
 fn what_is_not_for_us_is_the_ip_stacks() {
     let mut desk = up();
     let mut receive = |ether_type, bytes: &[u8]| {
