@@ -1,6 +1,7 @@
 //! What can go wrong with a host.
 
 use core::fmt;
+use core_ib::PKey;
 use core_ib::verbs::VerbsError;
 use ib_mad::RegisterError;
 use ib_sm::SmError;
@@ -27,6 +28,18 @@ pub enum StackError {
         /// The port.
         port: u8,
     },
+    /// An interface has the P_Key 0 or 0x8000, which is no partition's.
+    NoPartition {
+        /// The P_Key.
+        p_key: PKey,
+    },
+    /// Two interfaces are on one partition of one port.
+    SamePartition {
+        /// The port.
+        port: u8,
+        /// The P_Key of the second.
+        p_key: PKey,
+    },
 }
 
 impl fmt::Display for StackError {
@@ -37,6 +50,13 @@ impl fmt::Display for StackError {
             Self::Register(error) => error.fmt(f),
             Self::TooMany { what, limit } => write!(f, "at most {limit} {what}"),
             Self::NoSuchPort { port } => write!(f, "the HCA has no port {port}"),
+            Self::NoPartition { p_key } => write!(f, "P_Key {p_key} is no partition's"),
+            Self::SamePartition { port, p_key } => {
+                write!(
+                    f,
+                    "port {port} has an interface with the P_Key {p_key} already"
+                )
+            }
         }
     }
 }

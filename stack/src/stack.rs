@@ -81,6 +81,16 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             .interfaces
             .iter()
             .try_for_each(|net| known(net.port))?;
+        for (index, net) in config.interfaces.iter().enumerate() {
+            let (port, p_key) = (net.port, net.p_key);
+            if p_key.base() == 0 {
+                return Err(StackError::NoPartition { p_key });
+            }
+            let mut before = config.interfaces.iter().take(index);
+            if before.any(|other| other.port == port && other.p_key.base() == p_key.base()) {
+                return Err(StackError::SamePartition { port, p_key });
+            }
+        }
         if !config.description.is_empty() {
             let mut description = [0; 64];
             let text = config.description.as_bytes().iter().take(63);

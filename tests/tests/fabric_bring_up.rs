@@ -1,7 +1,9 @@
 //! Fabrics of one host and of many come up: ports Active, interfaces up, pings between hosts near and far.
 
 use core::time::Duration;
+use core_ib::PKey;
 use core_ib::wire::mad::PortState;
+use openib_sim::host::Phase;
 use openib_sim::sim::{Settings, SimHost};
 use openib_tests::scenario::{Family, Scenario, lids};
 use platform_sim::fabric::topology::build::{self, FatTree};
@@ -128,4 +130,49 @@ fn a_host_assembled_is_moved_on_a_small_stack() {
     use platform_sim::machine::SimPlatform;
     let size = size_of::<ib_stack::Stack<'static, Hca<'static, SimPlatform>, SimPlatform>>();
     assert!(size <= 8192, "{size}");
+}
+
+#[test]
+fn an_interface_in_a_partition_comes_up_beside_the_one_in_the_default_partition() {
+    let mut settings = Settings::new(build::line(2, 1), 9);
+    settings.partitions = vec![PKey(0x8001)];
+    let mut scenario = Scenario::new(settings);
+    scenario.sim.start_all();
+    scenario.wait_up(Duration::from_secs(60));
+    scenario.settle();
+    for host in &scenario.sim.hosts {
+        let up = |words: &str| words.starts_with("interface 1: Up");
+        let log = host.remote.take_log();
+        assert!(
+            log.iter().any(|(_, words)| up(words)),
+            "{}: {log:?}",
+            host.name
+        );
+    }
+    scenario.ping_all(&[(0, 1), (1, 0)]);
+}
+
+#[test]
+fn an_interface_in_no_partition_or_in_one_that_another_is_in_is_refused() {
+    for (partitions, because) in [
+        (vec![PKey(0x8000)], "P_Key 0x8000 is no partition's"),
+        (
+            vec![PKey(0x7fff)],
+            "port 1 has an interface with the P_Key 0x7fff already",
+        ),
+        (
+            vec![PKey(0x8001), PKey(1)],
+            "port 1 has an interface with the P_Key 0x0001 already",
+        ),
+    ] {
+        let mut settings = Settings::new(build::star(1), 10);
+        settings.partitions = partitions;
+        let mut scenario = Scenario::new(settings);
+        scenario.sim.start_all();
+        scenario.wait("refused", Duration::from_secs(10), |hosts| {
+            hosts[0]
+                .remote
+                .look(|status| status.phase == Phase::Failed(because.into()))
+        });
+    }
 }
