@@ -130,9 +130,10 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// Local memory, in order.
+    /// Local memory, in order. With [`SendFlags::INLINE`] not looked at.
     pub sges: &'a [Sge],
-    /// With [`SendFlags::INLINE`]: the data itself, instead of `sges`.
+    /// With [`SendFlags::INLINE`]: the data itself, instead of `sges`. Without it not looked at: neither is an error, as
+    /// the flag alone says which of the two counts.
     pub inline: &'a [u8],
     /// Flags.
     pub flags: SendFlags,
