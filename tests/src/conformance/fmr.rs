@@ -6,6 +6,7 @@ use super::{Features, Rig, Side};
 use core_ib::LKey;
 use core_ib::platform::{DmaAddr, DmaBuf};
 use core_ib::verbs::{Access, Device, FmrHandle, FmrInit, Sge, VerbsError, WcStatus};
+use std::sync::Mutex;
 
 const INIT: FmrInit = FmrInit {
     max_pages: 4,
@@ -174,4 +175,44 @@ pub fn a_pd_with_a_fast_region_in_it_is_busy_until_that_is_gone<R: Rig>(rig: &R)
         assert_eq!(hca.dealloc_fmr(made.unwrap()), Ok(()));
     }
     assert_eq!(hca.dealloc_pd(pd), Ok(()));
+}
+
+/// verbs 1.5, 7.10: contexts that map, and one that unmaps meanwhile: no key comes twice, and none outlives the last
+/// unmap.
+pub fn contexts_that_map_at_once_share_no_key_and_an_unmap_leaves_none<R: Rig>(rig: &R) {
+    let Some(desk) = Desk::new(rig) else { return };
+    let a = &desk.probe.a;
+    let often = FmrInit {
+        max_maps: 1000,
+        ..INIT
+    };
+    let hca = a.hca();
+    let fmrs = [(); 2].map(|()| hca.alloc_fmr(a.pd, &often).unwrap());
+    let keys = Mutex::new(Vec::new());
+    let map = |round: u64| {
+        let fmr = fmrs[(round & 1) as usize];
+        match desk.map(fmr, &[round & 3], 0x4000) {
+            Ok(key) => keys.lock().unwrap().push(key),
+            // Its unmap is under way.
+            Err(VerbsError::InvalidState { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    rig.together(&|| (0..60).for_each(map), &|| {
+        for round in 0..60 {
+            map(round);
+            if round % 16 == 15 {
+                assert_eq!(hca.unmap_fmrs(&fmrs), Ok(()));
+            }
+        }
+    });
+    assert_eq!(hca.unmap_fmrs(&fmrs), Ok(()));
+    let mut keys = keys.into_inner().unwrap();
+    assert!(keys.len() > 60, "{}", keys.len());
+    for key in &keys[keys.len() - 4..] {
+        assert_eq!(desk.gather(*key, 0x4000, 8), REFUSED);
+    }
+    keys.sort_unstable_by_key(|key| key.0);
+    let twice = keys.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None);
 }

@@ -217,6 +217,7 @@ macro_rules! conformance {
                 a_batch_that_is_unmapped_leaves_no_key_behind_and_others_alone,
                 pages_that_do_not_fit_are_refused_and_the_old_mapping_stays,
                 a_pd_with_a_fast_region_in_it_is_busy_until_that_is_gone,
+                contexts_that_map_at_once_share_no_key_and_an_unmap_leaves_none,
             ],
             failure: [
                 a_failure_is_told_once_and_flushes_all_that_is_outstanding,
