@@ -1,7 +1,8 @@
 //! The platform contract as tests: each function is a sentence of `core_ib::platform` that is true of every machine.
 //!
-//! A machine is tested with a device that it can exercise; [`Rig`] says how. Every platform of this project runs all
-//! of them: [`cases`].
+//! A machine is tested with a device that it can exercise; [`Rig`] says how. The simulated machine runs all of them,
+//! [`cases`], in virtual and in real time. They take two contexts and interrupts: a machine that has one context and
+//! polls, like that of `tests/bare`, picks those that need neither; it has not been run against them.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
