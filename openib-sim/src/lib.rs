@@ -1,5 +1,8 @@
 //! The InfiniBand simulator as a program: a fabric from a file, hosts in process, faults on command.
 
+// By `say!` and `complain!`, which do not panic over a closed stream.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod bench;
 pub mod demo;
 pub mod demo_tun;

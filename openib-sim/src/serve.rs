@@ -138,7 +138,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         )?);
     }
     let wishes = listen(&world.waker(), options.commands)?;
-    println!("ready");
+    crate::say!("ready");
     let mut served = Served {
         fresh: fresh(&mut world, &plan.topology),
         world,
@@ -212,7 +212,7 @@ fn guest(
     let socket = Socket::bind(&path).map_err(told)?;
     let host = world.add_guest(&name, function, socket.guest(), ends);
     let server = socket.serve(world.remote(host)).map_err(told)?;
-    println!("{name}: {model:?}, \"{}\", at {shown}", node.description);
+    crate::say!("{name}: {model:?}, \"{}\", at {shown}", node.description);
     Ok(Guest { name, host, server })
 }
 
@@ -264,8 +264,8 @@ impl Served {
             match command {
                 Ok(Command::Stop) => return,
                 command => match command.and_then(|command| self.obey(command)) {
-                    Ok(()) => println!("ok"),
-                    Err(error) => println!("error: {error}"),
+                    Ok(()) => crate::say!("ok"),
+                    Err(error) => crate::say!("error: {error}"),
                 },
             }
             // The reader is a program: it is there, or it is gone and wants nothing.
@@ -283,7 +283,7 @@ impl Served {
                     if counts != fabric::FaultCounts::default() {
                         let node = self.topology.nodes.get(port.node);
                         let name = node.map_or("", |node| &node.description);
-                        println!("   faults {} {name}: {counts:?}", port.port);
+                        crate::say!("   faults {} {name}: {counts:?}", port.port);
                     }
                 }
             }
@@ -296,7 +296,7 @@ impl Served {
             Command::Ping { node, peer, count } => {
                 let host = self.ours.iter().find(|ours| ours.node == node);
                 let host = host.ok_or("that is no host of ours")?;
-                println!("{}", host.ping(&mut self.world, peer, count)?);
+                crate::say!("{}", host.ping(&mut self.world, peer, count)?);
             }
         }
         Ok(())
@@ -387,24 +387,30 @@ impl Served {
         for Guest { name, host, server } in guests.iter() {
             let traffic = server.traffic();
             let usage = server.usage();
-            println!("== {name}");
-            println!(
+            crate::say!("== {name}");
+            crate::say!(
                 "   {} loads, {} stores, {} other messages, {} refused",
-                traffic.reads, traffic.writes, traffic.others, traffic.refused
+                traffic.reads,
+                traffic.writes,
+                traffic.others,
+                traffic.refused
             );
-            println!(
+            crate::say!(
                 "   {} bytes read, {} written, {} refused accesses to memory, {} interrupts",
-                usage.read, usage.written, usage.faults, usage.interrupts
+                usage.read,
+                usage.written,
+                usage.faults,
+                usage.interrupts
             );
             let ledger = world.with_function(*host, |function, _| function.ledger().clone());
             match ledger {
-                Some(ledger) if ledger.is_empty() => println!("   ledger: empty"),
-                Some(ledger) => print!("   ledger:\n{ledger}"),
-                None => println!("   ledger: the device has been taken out"),
+                Some(ledger) if ledger.is_empty() => crate::say!("   ledger: empty"),
+                Some(ledger) => crate::say!("   ledger:\n{}", ledger.to_string().trim_end()),
+                None => crate::say!("   ledger: the device has been taken out"),
             }
         }
         for host in ours.iter() {
-            print!("{}", host.describe());
+            crate::say!("{}", host.describe().trim_end());
         }
     }
 }
