@@ -1,5 +1,6 @@
 //! Two ends of a connection, engines and memories, over a channel that loses and repeats.
 
+mod path;
 mod rc;
 mod refusals;
 mod uc;

@@ -101,7 +101,11 @@ impl InfiniHost {
                 original = order.unwrap_or(HostOrder::Little).bytes(value);
                 (slot, 0, original.as_slice())
             }
-            Response::Noted | Response::Ignored => return,
+            Response::Noted | Response::Ignored => {
+                // Even an old acknowledge may bring credit.
+                connected.waits = false;
+                return;
+            }
         };
         let (Some(one), Some(qp)) = (engine.tag(slot), self.qps.get(qpn)) else {
             return;

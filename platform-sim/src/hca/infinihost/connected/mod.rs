@@ -71,6 +71,8 @@ pub struct Connected {
     in_hand: Option<InHand>,
     /// The entry that was begun last leads to the next without a doorbell.
     chained: bool,
+    /// The request at the front of the send queue has to wait until another is complete or acknowledged.
+    waits: bool,
     /// Software was told that the connection is established.
     established: bool,
     /// Software is to be told when the send queue is drained.
@@ -244,6 +246,7 @@ impl Connected {
             responder,
             in_hand: None,
             chained: false,
+            waits: false,
             established: false,
             tell_drained: false,
             answer_next: true,
@@ -311,6 +314,7 @@ impl Qp {
             _ => {}
         }
         if let Some(connected) = &mut self.connected {
+            connected.waits = false;
             connected.told_astray &= context.path_migration() != PathMigration::REARM;
             if let Requester::Reliable(engine) = &mut connected.requester {
                 engine.set_limits(requester_limits(context));
@@ -449,6 +453,7 @@ impl InfiniHost {
             let Some((request, one)) = connected.requester.pop_completed() else {
                 break;
             };
+            connected.waits = false;
             self.request_completed(bus, qpn, &request, &one.wqe);
         }
         let ended = self.connected(qpn).and_then(|one| one.ended.take());
@@ -507,7 +512,7 @@ impl InfiniHost {
         let Some(connected) = self.connected(qpn) else {
             return;
         };
-        connected.alarm = None;
+        (connected.alarm, connected.waits) = (None, false);
         if let Requester::Reliable(engine) = &mut connected.requester {
             engine.expired(now);
         }

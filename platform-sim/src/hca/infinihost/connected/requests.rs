@@ -129,7 +129,7 @@ impl InfiniHost {
         if let Some(transmit) = connected.requester.transmit(bus.now()) {
             return self.send_part(bus, qpn, connected, &transmit);
         }
-        if state == QpState::RTS && connected.requester.is_open() {
+        if state == QpState::RTS && connected.requester.is_open() && !connected.waits {
             return self.begin_request(bus, qpn, connected);
         }
         Moved::Idle
@@ -167,6 +167,7 @@ impl InfiniHost {
         if let Ok(request) = &asked
             && !connected.requester.may_begin(request, fence)
         {
+            connected.waits = true;
             return Moved::Idle;
         }
         let next = wqe.next();
