@@ -84,7 +84,7 @@ pub struct Request {
     pub len: u32,
 }
 
-/// Which packet to make: what a [`Connection`] needs for its headers, and where its payload comes from.
+/// Which packet to make: what a [`Connection`](super::Connection) needs for its headers, and where its payload comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestPacket {
     /// Operation of the opcode.
