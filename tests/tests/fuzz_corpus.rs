@@ -4,8 +4,11 @@ use openib_tests::hostile;
 use platform_sim::fabric::Topology;
 use std::path::Path;
 
+/// A target's name, and its body.
+type Target = (&'static str, fn(&[u8]));
+
 /// Every target of `fuzz/fuzz_targets`, and what it calls.
-const TARGETS: [(&str, fn(&[u8])); 8] = [
+const TARGETS: [Target; 8] = [
     ("driver", hostile::drive_untrusted),
     ("hca_entries", |bytes| {
         hca_abi::read_untrusted(bytes);
