@@ -135,7 +135,19 @@ impl<'p, P: Platform> DmaBuf<'p, P> {
         self.raw.len == 0
     }
 
+    /// Its first byte.
+    #[inline]
+    pub(super) const fn first(&self) -> *mut u8 {
+        self.raw.memory.as_ptr()
+    }
+
+    /// To words of 32 bits?
+    pub(super) fn is_aligned(&self) -> bool {
+        self.first().addr() & 3 == 0
+    }
+
     /// The machine it came from.
+    #[inline]
     pub const fn machine(&self) -> &'p P {
         self.machine
     }
@@ -248,6 +260,17 @@ impl<const N: usize> fmt::Debug for Words<'_, N> {
 }
 
 impl<const N: usize> Words<'_, N> {
+    /// # Safety
+    ///
+    /// `first` is good for `N` aligned words of DMA memory for as long as the lifetime says.
+    #[inline]
+    pub(super) const unsafe fn new(first: *mut u32) -> Self {
+        Self {
+            first,
+            memory: PhantomData,
+        }
+    }
+
     #[inline]
     fn load(self, index: usize) -> u32 {
         if index >= N {

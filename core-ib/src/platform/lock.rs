@@ -59,7 +59,7 @@ impl<T, R: RawLock> Lock<T, R> {
     }
 
     /// Runs `f` on the state. `f` is short: it does not block, call back, or lock again.
-    #[inline]
+    #[inline(always)]
     pub fn with<U>(&self, f: impl FnOnce(&mut T) -> U) -> U {
         let saved = self.raw.acquire();
         // SAFETY: the raw lock is held, so this is the only reference to the state. Should
