@@ -3,7 +3,7 @@
 //! of it.
 
 use mthca_hw::Interrupts;
-use openib_tests::hostile::{Liar, Lies, drive_untrusted, live};
+use openib_tests::hostile::{Liar, Lies, drive_untrusted, live, live_as_host};
 use platform_sim::machine::{Report, ReportKind};
 use proptest::prelude::*;
 
@@ -93,6 +93,34 @@ proptest! {
         let [entries, answers, reads, registers, storm] = [parts; 5];
         let silence = parts / 10;
         survives(Lies { entries, answers, reads, registers, silence, storm, ..Lies::default() }, seed);
+    }
+}
+
+#[test]
+fn a_host_on_a_device_that_does_not_lie_hears_from_itself() {
+    let liar = Liar::new(Lies::default(), 1);
+    let (reports, came, told) = live_as_host(liar, 1, Interrupts::Messages);
+    assert!(told == 0 && reports.is_empty(), "{reports:?}");
+    assert!(came.is_some_and(|came| came > 10), "{came:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Special QPs, SA client, subnet manager and both halves of IPoIB, whatever completions and answers say.
+    #[test]
+    fn a_host_on_a_device_that_lies_ends_and_shows_no_more_than_it_received(
+        seed: u64, entries in prop_oneof![Just(0_u32), Just(500), Just(20_000)],
+        answers in prop_oneof![Just(0_u32), Just(500), Just(5000)],
+        reads in prop_oneof![3 => Just(0_u32), 1 => Just(2000)],
+    ) {
+        let lies = Lies { entries, answers, reads, ..Lies::default() };
+        let ways = [Interrupts::Messages, Interrupts::Pin, Interrupts::None];
+        let way = ways[(seed % 3) as usize];
+        let (reports, ..) = live_as_host(Liar::new(lies, seed), seed, way);
+        let mut blamed = reports.iter();
+        let blamed = blamed.find(|report| is_the_drivers(report, answers + reads > 0));
+        prop_assert!(blamed.is_none(), "{:?}, seed {}: {:?}", lies, seed, blamed);
     }
 }
 

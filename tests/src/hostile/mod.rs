@@ -1,8 +1,9 @@
 //! A device that lies: the MT23108 model behind a wrapper that changes, drops and repeats what the device says.
 
+mod stack;
 mod user;
 
-pub use user::{drive_untrusted, live};
+pub use user::{drive_untrusted, live, live_as_host};
 
 use core::fmt;
 use core_ib::platform::DmaAddr;

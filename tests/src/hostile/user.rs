@@ -268,6 +268,36 @@ fn set_port(hca: &Hca<'_, SimPlatform>, port: u8) -> Result<(), VerbsError> {
 ///
 /// If the driver does, if it never ends, or if it completes what nobody waits for.
 pub fn live(liar: Liar, seed: u64, interrupts: Interrupts) -> (Vec<Report>, bool, u64) {
+    let (reports, used, told) = live_as(liar, seed, interrupts, |machine, hca, memory| {
+        let _ = use_it(machine, hca, memory);
+    });
+    (reports, used.is_some(), told)
+}
+
+/// As [`live`], but it is a whole host. Gives how many packets came, if its HCA and it were opened and nothing failed.
+///
+/// # Panics
+///
+/// If the driver or the stack does, if it never ends, or if it shows more than a packet can be.
+pub fn live_as_host(
+    liar: Liar,
+    seed: u64,
+    interrupts: Interrupts,
+) -> (Vec<Report>, Option<u32>, u64) {
+    let (reports, came, told) = live_as(liar, seed, interrupts, |machine, hca, _| {
+        super::stack::host_it(machine, hca).ok()
+    });
+    (reports, came.flatten(), told)
+}
+
+type User<T> = fn(&SimPlatform, &Hca<'_, SimPlatform>, &DmaBuf<'_, SimPlatform>) -> T;
+
+fn live_as<T: Send + 'static>(
+    liar: Liar,
+    seed: u64,
+    interrupts: Interrupts,
+    user: User<T>,
+) -> (Vec<Report>, Option<T>, u64) {
     let config = WorldConfig {
         seed,
         on_report: OnReport::Collect,
@@ -283,9 +313,9 @@ pub fn live(liar: Liar, seed: u64, interrupts: Interrupts) -> (Vec<Report>, bool
     let task = world.spawn(host, "driver", move |machine| {
         let memory = DmaBuf::new(machine, 4096, 4096).ok()?;
         let hca = Hca::open(machine, &NoWake, &profile(interrupts));
-        let opened = hca.is_ok();
+        let mut used = None;
         if let Ok(hca) = hca {
-            let _ = use_it(machine, &hca, &memory);
+            used = Some(user(machine, &hca, &memory));
             if let Err((hca, _)) = hca.close() {
                 drop(hca);
             }
@@ -294,15 +324,12 @@ pub fn live(liar: Liar, seed: u64, interrupts: Interrupts) -> (Vec<Report>, bool
             // SAFETY: the HCA was reset or closed.
             memory.free(unsafe { LetGo::claim() });
         }
-        Some(opened)
+        used
     });
-    let opened = world
-        .finish(task)
-        .unwrap_or_else(|stuck| panic!("{stuck}"))
-        .unwrap_or(false);
+    let used = world.finish(task).unwrap_or_else(|stuck| panic!("{stuck}"));
     world.check_leaks(host);
     let told = world.with_model::<Liar, _>(host, |liar, _| liar.told());
-    (world.take_reports(), opened, told.unwrap_or(0))
+    (world.take_reports(), used, told.unwrap_or(0))
 }
 
 /// A driver on a liar whose lies are `bytes`. Nothing panics, and everything ends.
