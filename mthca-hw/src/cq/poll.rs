@@ -43,15 +43,20 @@ impl<'p, P: Platform> Inner<'p, P> {
 }
 
 impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
+    #[inline]
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let number = self.held.number;
         let count = self
             .place
             .queue
-            .with(|queue| queue.poll(self.core, number, into));
+            .with(|queue| match queue.has_nothing(self.core) {
+                true => 0,
+                false => queue.poll(self.core, number, into),
+            });
         Ok(count)
     }
 
+    #[inline]
     fn req_notify(&self, kind: NotifyKind) -> Result<(), VerbsError> {
         let command = match kind {
             NotifyKind::Any => {
@@ -89,14 +94,8 @@ impl<P: Platform> CqRef<'_, '_, P> {
     }
 }
 
-/// A request that was outstanding.
-struct Retired {
-    wr_id: u64,
-    /// Its count in its queue, unless that is an SRQ.
-    counter: Option<u32>,
-}
-
 /// Retires the request whose WQE is at `address`, of one of the queues of `place`, if its completions belong to CQ `cq`.
+/// What its poster called it, and its count in its queue, unless that is an SRQ.
 #[inline(always)]
 fn retire<'p, P: Platform>(
     core: &Inner<'p, P>,
@@ -104,41 +103,38 @@ fn retire<'p, P: Platform>(
     cq: u32,
     send: bool,
     address: u32,
-) -> Option<Retired> {
+) -> Option<(u64, Option<u32>)> {
     let half = place.half(send);
     if half.cq() != cq {
         return None;
     }
     if !send && place.srq() != NOBODY {
-        let wr_id = core.complete_srq(place.srq(), address)?;
-        let counter = None;
-        return Some(Retired { wr_id, counter });
+        return Some((core.complete_srq(place.srq(), address)?, None));
     }
-    let counter = half.counter_of(address)?;
-    Some(Retired {
-        wr_id: half.retire(counter, &core.records),
-        counter: Some(counter),
-    })
+    let (counter, wr_id) = half.take(address, &core.records)?;
+    Some((wr_id, Some(counter)))
 }
 
-/// Makes a completion of a good entry; false if it is not one, and then nothing is retired.
+/// Makes a completion of a good entry; false if it is not one, and then nothing is retired. `cqe` has what concerns every
+/// completion, `whole` gives all of it.
 #[inline(always)]
 fn complete<'p, P: Platform>(
     core: &Inner<'p, P>,
     place: &QpPlace<'p, P>,
     cq: u32,
     cqe: &Cqe,
+    whole: impl FnOnce() -> Cqe,
     wc: &mut WorkCompletion,
 ) -> bool {
     if cqe.is_error() {
         return false;
     }
     let send = cqe.is_send();
-    let Some(retired) = retire(core, place, cq, send, cqe.wqe_address()) else {
+    let Some((wr_id, _)) = retire(core, place, cq, send, cqe.wqe_address()) else {
         return false;
     };
     *wc = WorkCompletion {
-        wr_id: retired.wr_id,
+        wr_id,
         byte_len: cqe.byte_count(),
         qpn: place.wire_qpn(),
         ..WorkCompletion::EMPTY
@@ -146,19 +142,26 @@ fn complete<'p, P: Platform>(
     if send {
         wc.opcode = send_opcode(cqe.opcode());
     } else {
-        note_receive(cqe, place, wc);
+        note_receive(&whole(), place, wc);
     }
     true
 }
 
 impl<'p, P: Platform> CqQueue<'p, P> {
+    /// There is nothing to be polled: who polls until then is told so without much ado.
+    #[inline(always)]
+    fn has_nothing(&self, core: &Inner<'p, P>) -> bool {
+        let view = self.entries.as_ref().and_then(Entries::view);
+        let next = view.map(|ring| ring.at(self.consumer));
+        next.is_some_and(|words| !Entries::<P>::is_given(words))
+            && !self.is_odd()
+            && core.cmd.health().is_alive()
+    }
+
     /// Fills `into` from the start. Never blocks, allocates or panics.
-    #[inline]
+    #[inline(never)]
     fn poll(&mut self, core: &Inner<'p, P>, number: u32, into: &mut [WorkCompletion]) -> usize {
-        let (good, odd) = self.poll_good(core, into);
-        if good > 0 {
-            self.tell(&core.uar, number, good as u32);
-        }
+        let (good, odd) = self.poll_good(core, number, into);
         if good == into.len() || (!odd && core.cmd.health().is_alive()) {
             return good;
         }
@@ -168,43 +171,61 @@ impl<'p, P: Platform> CqQueue<'p, P> {
 
     /// The completions that a CQ is made for: good ones of requests outstanding. How many, and whether it stopped ahead
     /// of something else.
-    #[inline]
-    fn poll_good(&mut self, core: &Inner<'p, P>, into: &mut [WorkCompletion]) -> (usize, bool) {
+    #[inline(always)]
+    fn poll_good(
+        &mut self,
+        core: &Inner<'p, P>,
+        number: u32,
+        into: &mut [WorkCompletion],
+    ) -> (usize, bool) {
         if self.is_odd() {
             return (0, true);
         }
-        let Some(entries) = &self.entries else {
+        let Some(ring) = self.entries.as_ref().and_then(Entries::view) else {
             return (0, false);
         };
-        let machine = entries.memory().machine();
-        let mut known: Option<&QpPlace<'p, P>> = None;
-        let mut good = 0;
+        let mut consumer = self.consumer;
+        // A number that no entry has.
+        let mut known: (u32, Option<&QpPlace<'p, P>>) = (u32::MAX, None);
         let mut odd = false;
         for wc in into.iter_mut() {
-            let Some(words) = entries.ours(self.consumer) else {
+            let words = ring.at(consumer);
+            if !Entries::<P>::is_given(words) {
                 break;
-            };
-            machine.dma_rmb();
-            let cqe: Cqe = words.read();
-            let place = match known {
-                Some(place) if place.number() == cqe.qpn() => Some(place),
-                _ => core.qp_by_number(cqe.qpn()).map(|(_, place)| place),
-            };
-            known = place;
-            let done = place.is_some_and(|place| complete(core, place, self.index, &cqe, wc));
+            }
+            core.machine.dma_rmb();
+            let cqe = Entries::<P>::read_half(words);
+            if known.0 != cqe.qpn() {
+                let place = core.qp_by_number(cqe.qpn()).map(|(_, place)| place);
+                known = (cqe.qpn(), place);
+            }
+            let whole = || words.read();
+            let done = known
+                .1
+                .is_some_and(|place| complete(core, place, self.index, &cqe, whole, wc));
             if !done {
                 odd = true;
                 break;
             }
             Entries::<P>::give_words(words);
-            self.consumer = self.consumer.wrapping_add(1);
-            good += 1;
+            consumer = consumer.wrapping_add(1);
         }
-        (good, odd)
+        let good = consumer.wrapping_sub(self.consumer);
+        if good > 0 {
+            self.consumer = consumer;
+            core.machine.dma_wmb();
+            core.uar.ring_cq(CqDoorbell {
+                command: CqCommand::INCREMENT,
+                cqn: number,
+                parameter: good.wrapping_sub(1),
+            });
+        }
+        (good as usize, odd)
     }
 
     /// Everything else: errors and what they stand for, entries that name nothing, the middle of a resize, the end.
     #[cold]
+    #[inline(never)]
     fn poll_rest(
         &mut self,
         core: &Inner<'p, P>,
@@ -246,7 +267,8 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     fn translate(&mut self, core: &Inner<'p, P>, cqe: &Cqe, wc: &mut WorkCompletion) -> bool {
         if !cqe.is_error() {
             let place = core.qp_by_number(cqe.qpn());
-            return place.is_some_and(|(_, place)| complete(core, place, self.index, cqe, wc));
+            return place
+                .is_some_and(|(_, place)| complete(core, place, self.index, cqe, || *cqe, wc));
         }
         let error = cqe.as_error();
         let Some((index, place)) = core.qp_by_number(error.qpn()) else {
@@ -254,17 +276,18 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         };
         // Which queue is in the opcode here: infinihost 4.5.2.
         let send = error.opcode() & 1 != 0;
-        let Some(retired) = retire(core, place, self.index, send, error.wqe_address()) else {
+        let retired = retire(core, place, self.index, send, error.wqe_address());
+        let Some((wr_id, counter)) = retired else {
             return false;
         };
         *wc = WorkCompletion {
-            wr_id: retired.wr_id,
+            wr_id,
             status: status(error.syndrome()),
             vendor_error: error.vendor_error(),
             qpn: place.wire_qpn(),
             ..WorkCompletion::EMPTY
         };
-        if let Some(counter) = retired.counter {
+        if let Some(counter) = counter {
             self.begin_chain(error, index, send, counter);
         }
         true

@@ -5,7 +5,7 @@
 use crate::inner::Inner;
 use crate::let_go::Released;
 use crate::uar::Uar;
-use core_ib::platform::{DmaBuf, OutOfBounds, Platform, PlatformError, Words};
+use core_ib::platform::{DmaBuf, DmaRing, OutOfBounds, Platform, PlatformError, RingView, Words};
 use hca_abi::infinihost::cqe::Cqe;
 use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
 
@@ -22,17 +22,20 @@ const OWNED_BY_HW: u32 = 0x80;
 
 /// Memory for entries.
 pub(crate) struct Entries<'p, P: Platform> {
-    memory: DmaBuf<'p, P>,
+    ring: DmaRing<'p, P>,
     mask: u32,
 }
 
 impl<'p, P: Platform> Entries<'p, P> {
     /// `1 << log_size` entries, all the HCA's. Control context.
     pub fn new(machine: &'p P, log_size: u8) -> Result<Self, PlatformError> {
-        let entries = Self {
-            memory: DmaBuf::new(machine, ENTRY << log_size, ENTRY)?,
-            mask: (1_u32 << log_size).wrapping_sub(1),
-        };
+        let mask = (1_u32 << log_size).wrapping_sub(1);
+        let memory = DmaBuf::new(machine, ENTRY << log_size, ENTRY)?;
+        let len = memory.len();
+        let ring = DmaRing::over(memory, mask, ENTRY.trailing_zeros() as u8);
+        // It has the size that was asked for.
+        let ring = ring.map_err(|_| PlatformError::NoDmaMemory { len })?;
+        let entries = Self { ring, mask };
         for index in 0..=entries.mask {
             // Within the memory by construction; entries that are not there never fill.
             let _ = entries.give(index);
@@ -41,8 +44,14 @@ impl<'p, P: Platform> Entries<'p, P> {
     }
 
     /// The memory.
-    pub const fn memory(&self) -> &DmaBuf<'p, P> {
-        &self.memory
+    pub fn memory(&self) -> &DmaBuf<'p, P> {
+        &self.ring
+    }
+
+    /// The entries, for the length of a call.
+    #[inline]
+    pub fn view(&self) -> Option<RingView<'_, WORDS>> {
+        self.ring.view()
     }
 
     /// Bytes.
@@ -57,7 +66,7 @@ impl<'p, P: Platform> Entries<'p, P> {
 
     /// Gives the memory back.
     pub fn free(self, released: &Released) {
-        released.free(self.memory);
+        released.free(self.ring.into_memory());
     }
 
     #[inline]
@@ -67,15 +76,30 @@ impl<'p, P: Platform> Entries<'p, P> {
 
     /// Does the entry belong to software?
     fn is_ours(&self, index: u32) -> bool {
-        let owner = self.memory.read_be32(self.offset(index) + OWNER_DWORD);
+        let owner = self.ring.read_be32(self.offset(index) + OWNER_DWORD);
         owner.is_ok_and(|dword| dword & OWNED_BY_HW == 0)
     }
 
     /// The entry, if it belongs to software.
     #[inline]
     pub fn ours(&self, index: u32) -> Option<Words<'_, WORDS>> {
-        let words = self.memory.words(self.offset(index)).ok()?;
+        let words = self.view()?.at(index);
         (words.get(OWNER_WORD) & OWNED_BY_HW == 0).then_some(words)
+    }
+
+    /// Does the entry belong to software?
+    #[inline]
+    pub fn is_given(words: Words<'_, WORDS>) -> bool {
+        words.get(OWNER_WORD) & OWNED_BY_HW == 0
+    }
+
+    /// The dwords that every completion has: QP, bytes, WQE, opcode. The others are zero.
+    #[inline]
+    pub fn read_half(words: Words<'_, WORDS>) -> Cqe {
+        let dword = |index| words.get(index).to_be_bytes();
+        let none = [0; 4];
+        let (qp, bytes, wqe) = (dword(0), dword(5), dword(6));
+        zerocopy::transmute!([qp, none, none, none, none, bytes, wqe, dword(OWNER_WORD)])
     }
 
     /// Gives an entry to the HCA.
@@ -85,16 +109,16 @@ impl<'p, P: Platform> Entries<'p, P> {
     }
 
     fn read(&self, index: u32) -> Result<Cqe, OutOfBounds> {
-        self.memory.read(self.offset(index))
+        self.ring.read(self.offset(index))
     }
 
     fn write(&self, index: u32, cqe: &Cqe) -> Result<(), OutOfBounds> {
-        self.memory.write(self.offset(index), cqe)
+        self.ring.write(self.offset(index), cqe)
     }
 
     /// Gives the entry to the HCA.
     fn give(&self, index: u32) -> Result<(), OutOfBounds> {
-        self.memory
+        self.ring
             .write_be32(self.offset(index) + OWNER_DWORD, OWNED_BY_HW)
     }
 
@@ -190,7 +214,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         let Some(words) = entries.ours(self.consumer) else {
             return self.take_from_other();
         };
-        entries.memory.machine().dma_rmb();
+        entries.memory().machine().dma_rmb();
         let cqe = words.read();
         Entries::<P>::give_words(words);
         self.consumer = self.consumer.wrapping_add(1);
@@ -215,7 +239,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         if count == 0 {
             return;
         }
-        entries.memory.machine().dma_wmb();
+        entries.memory().machine().dma_wmb();
         uar.ring_cq(CqDoorbell {
             command: CqCommand::INCREMENT,
             cqn: number,
@@ -252,7 +276,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         let waiting = old.waiting(self.consumer);
         let producer = self.consumer.wrapping_add(waiting) & old.mask;
         let consumer = producer.wrapping_sub(waiting);
-        old.memory.machine().dma_rmb();
+        old.memory().machine().dma_rmb();
         for step in 0..waiting.min(new.mask) {
             if let Ok(cqe) = old.read(self.consumer.wrapping_add(step)) {
                 // Within the ring: the offset is masked.
@@ -286,7 +310,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     fn purge_entries(&mut self, core: &Inner<'_, P>, number: u32, qpn: u32) {
         let Some(entries) = &self.entries else { return };
         let waiting = entries.waiting(self.consumer);
-        entries.memory.machine().dma_rmb();
+        entries.memory().machine().dma_rmb();
         let mut gone = 0_u32;
         for step in (0..waiting).rev() {
             let index = self.consumer.wrapping_add(step);
@@ -303,5 +327,52 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         }
         self.consumer = self.consumer.wrapping_add(gone);
         self.tell(&core.uar, number, gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Machine;
+
+    /// Gives the memory of a test back.
+    fn end(memory: DmaBuf<'_, Machine>) {
+        Released::never_told().free(memory);
+    }
+
+    #[test]
+    fn a_counter_that_runs_free_finds_the_entries_of_a_ring_in_turn() {
+        let machine = Machine::idle();
+        let memory = DmaBuf::new(&machine, 4096, 4096).unwrap();
+        let ring = DmaRing::over(memory, 7, 6).unwrap();
+        let view = ring.view::<16>().unwrap();
+        for counter in [u32::MAX - 1, u32::MAX, 0, 1, 8, 15] {
+            view.at(counter).set(15, counter);
+            let offset = (counter % 8) * 64;
+            assert_eq!(view.offset(counter), offset);
+            assert_eq!(ring.read_be32(offset as usize + 60), Ok(counter));
+        }
+        assert!(ring.view::<17>().is_none(), "an entry has 16 words");
+        end(ring.into_memory());
+    }
+
+    #[test]
+    fn what_is_no_ring_or_does_not_fit_is_refused_and_keeps_its_memory() {
+        let machine = Machine::idle();
+        let mut memory = DmaBuf::new(&machine, 4096, 4096).unwrap();
+        for (mask, shift) in [
+            (6, 6),
+            (63, 7),
+            (0, 13),
+            (u32::MAX, 2),
+            (7, 1),
+            (7, 32),
+            (0, 64),
+        ] {
+            memory = DmaRing::over(memory, mask, shift).unwrap_err();
+        }
+        let ring = DmaRing::over(memory, 63, 6).unwrap();
+        end(ring.into_memory());
+        assert_eq!(machine.pieces_out(), 0);
     }
 }

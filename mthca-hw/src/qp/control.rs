@@ -16,7 +16,7 @@ use crate::pd::InPd;
 use crate::special::{EXTRA_SEGMENTS, HEADERS};
 use crate::user::Lent;
 use core_ib::Qpn;
-use core_ib::platform::{DmaBuf, Platform};
+use core_ib::platform::{DmaBuf, DmaRing, Platform};
 use core_ib::verbs::{
     Access, Object, Owner, PdHandle, QpAttr, QpAttrMask as M, QpCaps, QpHandle, QpInfo, QpInit,
     QpState, QpType, Signaling, VerbsError, check_modify, kind,
@@ -443,7 +443,8 @@ impl<'p, P: Platform> Inner<'p, P> {
         place.recv.begin(recv, claims.recv_records, qp.cqs[1]);
         place.sq.with(|queue| {
             *queue = SendQueue {
-                memory: sq,
+                // The memory has the shape's size, and more for headers.
+                memory: sq.and_then(|sq| DmaRing::over(sq, send.mask, send.shift).ok()),
                 shape: *send,
                 atomics: self.limits.can(features::ATOMICS),
                 service: qp.service,
@@ -457,7 +458,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         });
         place.rq.with(|queue| {
             *queue = RecvQueue {
-                memory: rq,
+                memory: rq.and_then(|rq| DmaRing::over(rq, recv.mask, recv.shift).ok()),
                 shape: *recv,
                 shared: qp.srq.is_some(),
                 number: qp.number,
@@ -504,7 +505,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             place.recv.end();
             if let Some(released) = control.ring.take().and_then(|ring| self.end_ring(ring)) {
                 let memory = [sq.memory, rq.memory].into_iter().flatten();
-                memory.for_each(|memory| released.free(memory));
+                memory.for_each(|memory| released.free(memory.into_memory()));
             }
             self.unclaim(&mut control.claims);
             *control = QpControl::default();

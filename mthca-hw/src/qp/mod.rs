@@ -63,12 +63,14 @@ impl<'p, P: Platform> Inner<'p, P> {
 }
 
 impl<P: Platform> QueuePair for QpRef<'_, '_, P> {
+    #[inline]
     fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.place
             .sq
             .with(|queue| queue.post(self.core, &self.place.send, wrs))
     }
 
+    #[inline]
     fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.place
             .rq

@@ -134,6 +134,13 @@ impl Half {
         records.get(first.wrapping_add(index))
     }
 
+    /// Counts what was posted: all before `posted`, which were remembered. Under the queue's lock, before their doorbell.
+    #[inline]
+    pub fn count(&self, posted: u32) {
+        // What was remembered is visible to whoever sees the count.
+        self.posted.store(posted, Ordering::Release);
+    }
+
     /// Remembers a request about to be posted. Under the queue's lock.
     #[inline]
     pub fn remember<P: Platform>(
@@ -166,19 +173,30 @@ impl Half {
         self.is_outstanding(retired).then_some(retired)
     }
 
-    /// Which request outstanding has its WQE at `address`. The HCA says so; it may be wrong.
-    #[inline]
-    pub fn counter_of(&self, address: u32) -> Option<u32> {
-        let shift = self.shift.load(Ordering::Relaxed) & 31;
+    /// Retires the request outstanding whose WQE is at `address`, and all before it; its count, and what its poster called
+    /// it. The HCA says so; it may be wrong. Under the lock of the CQ.
+    #[inline(always)]
+    pub fn take<P: Platform>(&self, address: u32, records: &Records<'_, P>) -> Option<(u32, u64)> {
         let mask = self.mask.load(Ordering::Relaxed);
         let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
-        let index = offset >> shift;
-        if index > mask || index << shift != offset {
+        // What lies between two entries becomes a number above all of them: together they have no more than 2^32 bytes.
+        let index = offset.rotate_right(self.shift.load(Ordering::Relaxed));
+        if index > mask {
             return None;
         }
         let retired = self.retired.load(Ordering::Relaxed);
-        let counter = retired.wrapping_add(index.wrapping_sub(retired) & mask);
-        self.is_outstanding(counter).then_some(counter)
+        let posted = self.posted.load(Ordering::Acquire);
+        let ahead = index.wrapping_sub(retired) & mask;
+        if ahead >= posted.wrapping_sub(retired) {
+            return None;
+        }
+        let record = records.get(self.records.load(Ordering::Relaxed).wrapping_add(index));
+        let wr_id = record.map_or(0, |record| record.wr_id.load(Ordering::Relaxed));
+        let counter = retired.wrapping_add(ahead);
+        // What was remembered is read before the place may be used anew.
+        self.retired
+            .store(counter.wrapping_add(1), Ordering::Release);
+        Some((counter, wr_id))
     }
 
     /// Did the link to request `counter` wait for a doorbell?
@@ -321,11 +339,10 @@ mod tests {
                     _ => outstanding.get(number as usize % outstanding.len().max(1))
                         .map_or(1, |&counter| 0x1000 + shape.offset(counter)),
                 };
-                let found = half.counter_of(address);
+                let found = half.take(address, &records);
                 let expected = outstanding.iter().copied().find(|&c| 0x1000 + shape.offset(c) == address);
-                prop_assert_eq!(found, expected);
-                if let Some(counter) = found {
-                    prop_assert_eq!(half.retire(counter, &records), u64::from(counter));
+                prop_assert_eq!(found, expected.map(|counter| (counter, u64::from(counter))));
+                if let Some((counter, _)) = found {
                     while outstanding.pop_front().is_some_and(|c| c != counter) {}
                     prop_assert_eq!(half.oldest(), outstanding.front().copied());
                 }

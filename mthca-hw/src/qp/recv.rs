@@ -4,17 +4,23 @@
 //! before how long they are; every link waits for a doorbell, and a doorbell tells of 256 at most.
 
 use super::place::{Half, Shape};
-use super::send::{SEGMENT, put_sges};
+use super::send::{SEGMENT, put_entry, put_sges};
 use crate::inner::Inner;
-use core_ib::platform::{DmaBuf, OutOfBounds, Platform};
+use core::sync::atomic::Ordering;
+use core_ib::platform::{DmaRing, OutOfBounds, Platform};
 use core_ib::verbs::{PostCause, PostError, RecvWr};
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
-use hca_abi::infinihost::wqe::next;
+use hca_abi::infinihost::wqe::{UNIT, next};
+
+/// Words of a WQE with a single entry.
+const STRAIGHT_WORDS: usize = 2 * UNIT / 4;
+/// Its length as the HCA counts.
+const STRAIGHT_UNITS: u8 = 2;
 
 /// A receive queue. Under the lock of its place.
 pub(crate) struct RecvQueue<'p, P: Platform> {
     /// None of a QP that receives through an SRQ, or does not receive.
-    pub(super) memory: Option<DmaBuf<'p, P>>,
+    pub(super) memory: Option<DmaRing<'p, P>>,
     pub(super) shape: Shape,
     pub(super) posted: u32,
     /// The state allows posting.
@@ -62,49 +68,161 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
 
     /// Posts `wrs` in order; the error names the first that was not. Thread or soft interrupt; never blocks, allocates
     /// or panics. Caller holds this queue's lock.
+    #[inline(never)]
     pub(super) fn post(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[RecvWr<'_>],
     ) -> Result<(), PostError> {
-        let refused = |cause| match wrs {
+        if !self.open || self.shared || !core.cmd.health().is_alive() {
+            return self.refuse(core, wrs);
+        }
+        if wrs.len() > usize::from(ReceiveDoorbell::MAX_COUNT) {
+            return self.post_many(core, half, wrs);
+        }
+        self.post_some(core, half, wrs)
+    }
+
+    /// In the order of verbs 4.1.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, core: &Inner<'p, P>, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let cause = if core.cmd.health().is_alive() {
+            PostCause::InvalidState
+        } else {
+            PostCause::DeviceFailed
+        };
+        match wrs {
             [] => Ok(()),
             _ => Err(PostError { index: 0, cause }),
-        };
-        if !core.cmd.health().is_alive() {
-            return refused(PostCause::DeviceFailed);
         }
-        if !self.open || self.shared {
-            return refused(PostCause::InvalidState);
+    }
+
+    /// More than a doorbell tells of.
+    #[cold]
+    #[inline(never)]
+    fn post_many(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[RecvWr<'_>],
+    ) -> Result<(), PostError> {
+        let mut before = 0_usize;
+        for some in wrs.chunks(usize::from(ReceiveDoorbell::MAX_COUNT)) {
+            self.post_some(core, half, some)
+                .map_err(|error| PostError {
+                    index: before.saturating_add(error.index),
+                    ..error
+                })?;
+            before = before.saturating_add(some.len());
         }
-        let mut doorbell = None;
+        Ok(())
+    }
+
+    /// As many as a doorbell tells of. Requests of one entry go straight into their WQEs; from the first on that has
+    /// more or less, or that there is something against, all go by [`enqueue`](Self::enqueue).
+    #[inline(always)]
+    fn post_some(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[RecvWr<'_>],
+    ) -> Result<(), PostError> {
+        let begin = self.posted;
+        let straight = self.straight(core, half, wrs);
+        self.posted = begin.wrapping_add(straight);
+        if straight as usize != wrs.len() {
+            return self.post_rest(core, half, wrs, straight as usize);
+        }
+        if straight != 0 {
+            let nda = self.shape.base.wrapping_add(self.shape.offset(begin));
+            self.start(core, half, (nda, STRAIGHT_UNITS), straight);
+        }
+        Ok(())
+    }
+
+    /// Posts all but the first `done` of `wrs`, which were straight, and rings for them all.
+    #[cold]
+    #[inline(never)]
+    fn post_rest(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[RecvWr<'_>],
+        done: usize,
+    ) -> Result<(), PostError> {
+        let begin = self.posted.wrapping_sub(done as u32);
+        let nda = self.shape.base.wrapping_add(self.shape.offset(begin));
+        let mut first = (done != 0).then_some((nda, STRAIGHT_UNITS));
         let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate() {
-            let (nda, nds) = match self.enqueue(core, half, wr) {
-                Ok(wqe) => wqe,
+        for (index, wr) in wrs.iter().enumerate().skip(done) {
+            match self.enqueue(core, half, wr) {
+                Ok(wqe) => first = first.or(Some(wqe)),
                 Err(cause) => {
                     result = Err(PostError { index, cause });
                     break;
                 }
-            };
-            let pending = doorbell.get_or_insert(ReceiveDoorbell {
-                nda,
-                nds,
-                number: self.number,
-                count: 0,
-            });
-            pending.count = pending.count.wrapping_add(1);
-            if pending.count >= ReceiveDoorbell::MAX_COUNT {
-                ring(core, &mut doorbell);
             }
         }
-        ring(core, &mut doorbell);
+        if let Some(first) = first {
+            self.start(core, half, first, self.posted.wrapping_sub(begin));
+        }
         result
     }
 
+    /// Counts what was written, and rings for it: `count` WQEs, of which the first is at `nda` and has `nds` units.
+    #[inline(always)]
+    fn start(&self, core: &Inner<'p, P>, half: &Half, (nda, nds): (u32, u8), count: u32) {
+        half.count(self.posted);
+        core.machine.dma_wmb();
+        core.uar.ring_receive(ReceiveDoorbell {
+            nda,
+            nds,
+            number: self.number,
+            count: count as u16,
+        });
+    }
+
+    /// Writes and links the WQEs of `wrs` up to the first that has not one entry, or that there is something against;
+    /// how many. Every link waits for a doorbell, so they are to be counted before that and not earlier.
+    #[inline(always)]
+    fn straight(&self, core: &Inner<'p, P>, half: &Half, wrs: &[RecvWr<'_>]) -> u32 {
+        let ring = self
+            .memory
+            .as_ref()
+            .and_then(DmaRing::view::<STRAIGHT_WORDS>);
+        let Some(ring) = ring.filter(|_| self.shape.max_sge > 0) else {
+            return 0;
+        };
+        let begin = self.posted;
+        let room = self
+            .shape
+            .mask
+            .saturating_sub(begin.wrapping_sub(half.retired()));
+        let mut posted = begin;
+        for wr in wrs.iter().take(room as usize) {
+            let &[sge] = wr.sges else { break };
+            if sge.length.wrapping_sub(1) >= i32::MAX as u32 {
+                break;
+            }
+            let Some(record) = half.record(posted, &core.records) else {
+                break;
+            };
+            let wqe = ring.at(posted);
+            put_entry(wqe, UNIT / 4, &sge);
+            wqe.set(next::NDS / 4, next::DBD);
+            record.wr_id.store(wr.wr_id, Ordering::Relaxed);
+            let before = ring.at(posted.wrapping_sub(1));
+            before.set(next::NDS / 4, next::DBD | u32::from(STRAIGHT_UNITS));
+            posted = posted.wrapping_add(1);
+        }
+        posted.wrapping_sub(begin)
+    }
+
     /// Writes one WQE and its length in the one before; where it is, and how long.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn enqueue(
         &mut self,
         core: &Inner<'p, P>,
@@ -132,13 +250,5 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         before.set(next::NDS / 4, next::DBD | u32::from(nds));
         self.posted = posted.wrapping_add(1);
         Ok((self.shape.base.wrapping_add(at), nds))
-    }
-}
-
-#[inline]
-fn ring<P: Platform>(core: &Inner<'_, P>, doorbell: &mut Option<ReceiveDoorbell>) {
-    if let Some(doorbell) = doorbell.take() {
-        core.machine.dma_wmb();
-        core.uar.ring_receive(doorbell);
     }
 }

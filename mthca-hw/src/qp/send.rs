@@ -5,8 +5,9 @@
 
 use super::place::{Half, Shape};
 use crate::inner::Inner;
+use core::sync::atomic::Ordering;
 use core_ib::QKey;
-use core_ib::platform::{DmaBuf, Platform};
+use core_ib::platform::{DmaBuf, DmaRing, Platform, Words};
 use core_ib::verbs::{
     Imm, PostCause, PostError, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
@@ -23,7 +24,7 @@ const MAX_MESSAGE: u64 = 1 << 31;
 
 /// A send queue. Under the lock of its place.
 pub(crate) struct SendQueue<'p, P: Platform> {
-    pub(super) memory: Option<DmaBuf<'p, P>>,
+    pub(super) memory: Option<DmaRing<'p, P>>,
     pub(crate) shape: Shape,
     pub(super) posted: u32,
     /// The state allows posting.
@@ -84,6 +85,14 @@ struct Link {
 /// Words of a datagram's WQE before its data.
 const DATAGRAM_WORDS: usize = (UNIT + size_of::<UdSegment>()) / 4;
 
+/// Words of one with a single entry.
+const STRAIGHT_WORDS: usize = DATAGRAM_WORDS + UNIT / 4;
+
+/// The word of a WQE at `offset` bytes of its second segment.
+const fn segment(offset: usize) -> usize {
+    (UNIT + offset) / 4
+}
+
 /// Where writing has come to, and what the doorbell will say.
 #[derive(Clone, Copy)]
 pub(crate) struct Wqe {
@@ -108,27 +117,181 @@ impl<'p, P: Platform> SendQueue<'p, P> {
 
     /// Posts `wrs` in order; the error names the first that was not. One doorbell for all. Thread or soft interrupt;
     /// never blocks, allocates or panics. Caller holds this queue's lock.
+    #[inline(never)]
     pub(super) fn post(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[SendWr<'_>],
     ) -> Result<(), PostError> {
-        let refused = |cause| match wrs {
-            [] => Ok(()),
-            _ => Err(PostError { index: 0, cause }),
-        };
-        if !core.cmd.health().is_alive() {
-            return refused(PostCause::DeviceFailed);
-        }
-        if !self.open {
-            return refused(PostCause::InvalidState);
+        if !self.open || !core.cmd.health().is_alive() {
+            return self.refuse(core, wrs);
         }
         if self.service == QpType::Ud {
-            each(core, wrs, |wr, first| self.datagram(core, half, wr, first))
+            self.post_datagrams(core, half, wrs)
         } else {
             self.post_others(core, half, wrs)
         }
+    }
+
+    /// In the order of verbs 4.1.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, core: &Inner<'p, P>, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let cause = if core.cmd.health().is_alive() {
+            PostCause::InvalidState
+        } else {
+            PostCause::DeviceFailed
+        };
+        match wrs {
+            [] => Ok(()),
+            _ => Err(PostError { index: 0, cause }),
+        }
+    }
+
+    /// Datagrams of one entry, which is what they mostly are, go straight into their WQEs; from the first on that is
+    /// another, or that there is something against, all go by [`datagram`](Self::datagram).
+    #[inline(always)]
+    fn post_datagrams(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        let (straight, doorbell) = self.straight(core, half, wrs);
+        self.posted = self.posted.wrapping_add(straight);
+        if straight as usize != wrs.len() {
+            return self.post_rest(core, half, wrs, straight as usize, doorbell);
+        }
+        if straight != 0 {
+            self.start(core, half, doorbell);
+        }
+        Ok(())
+    }
+
+    /// Posts all but the first `done` of `wrs`, and rings for them all; `doorbell` is that of the first, if any.
+    #[cold]
+    #[inline(never)]
+    fn post_rest(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[SendWr<'_>],
+        done: usize,
+        doorbell: u64,
+    ) -> Result<(), PostError> {
+        let mut first = (done != 0).then_some(doorbell);
+        let mut result = Ok(());
+        for (index, wr) in wrs.iter().enumerate().skip(done) {
+            match self.datagram(core, half, wr, first.is_none()) {
+                Ok(doorbell) => first = first.or(Some(doorbell)),
+                Err(cause) => {
+                    result = Err(PostError { index, cause });
+                    break;
+                }
+            }
+        }
+        if let Some(doorbell) = first {
+            self.start(core, half, doorbell);
+        }
+        result
+    }
+
+    /// Counts what was written, and rings for it.
+    #[inline(always)]
+    fn start(&self, core: &Inner<'p, P>, half: &Half, doorbell: u64) {
+        half.count(self.posted);
+        core.machine.dma_wmb();
+        core.uar.ring_send(doorbell);
+    }
+
+    /// Writes and links the WQEs of `wrs` up to the first that is no datagram of one entry, or that there is something
+    /// against; how many, and the doorbell of the first. They are to be counted before that is rung: nothing of a call
+    /// is executed earlier.
+    #[inline(always)]
+    fn straight(&self, core: &Inner<'p, P>, half: &Half, wrs: &[SendWr<'_>]) -> (u32, u64) {
+        let ring = self
+            .memory
+            .as_ref()
+            .and_then(DmaRing::view::<STRAIGHT_WORDS>);
+        let Some(ring) = ring.filter(|_| self.shape.max_sge > 0) else {
+            return (0, 0);
+        };
+        let begin = self.posted;
+        let room = self
+            .shape
+            .mask
+            .saturating_sub(begin.wrapping_sub(half.retired()));
+        let units = (STRAIGHT_WORDS * 4 / UNIT) as u32;
+        let mut waits = next::DBD;
+        let mut first_nda = 0;
+        let mut posted = begin;
+        for wr in wrs.iter().take(room as usize) {
+            let &[sge] = wr.sges else { break };
+            let SendOp::Datagram {
+                ah,
+                remote_qpn,
+                remote_qkey,
+                imm,
+                ..
+            } = wr.op
+            else {
+                break;
+            };
+            if sge.length.wrapping_sub(1) >= i32::MAX as u32
+                || wr.flags.contains(SendFlags::INLINE)
+                || ah.device() != core.device
+                || !core.av.is_in(ah, self.pd)
+            {
+                break;
+            }
+            let Some(record) = half.record(posted, &core.records) else {
+                break;
+            };
+            let wqe = ring.at(posted);
+            let vector = core.av.address(ah.index());
+            let (opcode, immediate) = match imm {
+                Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, u32::from_be_bytes(bytes)),
+                None => (WqeOpcode::SEND, 0),
+            };
+            wqe.set(next::NDA / 4, 0);
+            wqe.set(next::NDS / 4, 0);
+            wqe.set(next::FLAGS / 4, flags_of(wr.flags));
+            wqe.set(next::IMMEDIATE / 4, immediate);
+            wqe.set(segment(ud::LKEY), self.vectors);
+            wqe.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
+            wqe.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
+            wqe.set(segment(ud::DEST_QPN), remote_qpn.get());
+            wqe.set(segment(ud::Q_KEY), remote_qkey.0);
+            put_entry(wqe, DATAGRAM_WORDS, &sge);
+            record.wr_id.store(wr.wr_id, Ordering::Relaxed);
+            // Not 0 for the first of a call: its link waits for the doorbell.
+            record.link.store(waits, Ordering::Relaxed);
+            let nda = self.shape.base.wrapping_add(ring.offset(posted)) | u32::from(opcode.0);
+            let before = ring.at(posted.wrapping_sub(1));
+            before.set(next::NDA / 4, nda);
+            core.machine.dma_wmb();
+            before.set(next::NDS / 4, units | waits);
+            if waits != 0 {
+                first_nda = nda;
+                waits = 0;
+            }
+            posted = posted.wrapping_add(1);
+        }
+        (posted.wrapping_sub(begin), self.doorbell(first_nda, units))
+    }
+
+    /// The doorbell for a WQE.
+    #[inline]
+    const fn doorbell(&self, nda: u32, units: u32) -> u64 {
+        SendDoorbell {
+            nda: nda & !0x3f,
+            fence: false,
+            opcode: (nda & 0x1f) as u8,
+            qpn: self.number,
+            nds: units as u8,
+        }
+        .encode()
     }
 
     #[inline(never)]
@@ -153,8 +316,9 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         Ok(())
     }
 
-    /// Writes the WQE of a datagram, dword by dword: what is zero in all of them was so from the start.
-    #[inline(always)]
+    /// Writes the WQE of any datagram, dword by dword: what is zero in all of them was so from the start.
+    #[cold]
+    #[inline(never)]
     fn datagram(
         &mut self,
         core: &Inner<'p, P>,
@@ -194,7 +358,6 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             None => (WqeOpcode::SEND, 0),
         };
         let vector = core.av.address(ah.index());
-        let segment = |offset: usize| (UNIT + offset) / 4;
         words.set(segment(ud::LKEY), self.vectors);
         words.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
         words.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
@@ -468,6 +631,15 @@ fn check_length(sges: &[Sge]) -> Result<(), PostCause> {
         return Err(PostCause::InvalidAttr);
     }
     Ok(())
+}
+
+/// Writes one entry, neither empty nor longer than there is, at word `at`.
+#[inline(always)]
+pub(super) fn put_entry<const N: usize>(wqe: Words<'_, N>, at: usize, sge: &Sge) {
+    wqe.set(at, sge.length);
+    wqe.set(at + 1, sge.lkey.0);
+    wqe.set(at + 2, (sge.addr >> 32) as u32);
+    wqe.set(at + 3, sge.addr as u32);
 }
 
 /// Writes the entries that are not empty, from offset `end` on.
