@@ -131,15 +131,26 @@ fn failover(lab: &mut Lab, terms: &Terms) -> Outcome {
         lab.ok(1, "pkill -9 opensm", 10)?;
         with_words(lab, 2, "until_ 300 grep -q 'SUBNET UP' /tmp/osm.log", 90)?;
     } else {
+        let heir = with_words(lab, 2, "lid_of ours-2", 20)?;
         lab.command("off ours-1")?;
-        let script = "until_ 300 sh -c '[ $(($(cat $0/sm_lid))) = '$(lid_of ours-2)' ]' $port";
-        with_words(lab, 2, script, 90)?;
+        let script = format!(
+            "until_ 300 sh -c '[ $(($(cat $0/sm_lid))) = {} ]' $port",
+            heir.trim()
+        );
+        let taken = with_words(lab, 2, &script, 90);
+        if taken.is_err() {
+            lab.command("on ours-1")?;
+        }
+        taken?;
     }
-    let script =
-        "until_ 50 sminfo && sminfo && saquery NR > /dev/null && ping -q -i 0.05 -c 20 10.9.1.1";
+    // What was on its way when the manager went is asked for anew.
+    let script = "until_ 50 sminfo && sminfo && saquery NR > /dev/null && until_ 60 ping -c 1 -W 1 10.9.1.1 && ping -q -i 0.05 -c 20 10.9.1.1";
     let said = with_words(lab, 2, script, 60);
     if terms.manager == Manager::Ours {
         lab.command("on ours-1")?;
+        // It takes over again, since it has the highest priority.
+        let script = "until_ 200 sh -c 'sminfo | grep -q \"priority 14 state 3\"' && until_ 60 ping -c 1 -W 1 10.9.1.1";
+        with_words(lab, 2, script, 90)?;
     }
     let said = said?;
     holds(&said, &["SMINFO_MASTER", " 0% packet loss"])?;

@@ -32,14 +32,18 @@ fn perftest(lab: &mut Lab, terms: &Terms, what: &str, transports: &[&str]) -> Ou
                 "read" | "atomic" => String::new(),
                 _ => format!("-c {transport}"),
             };
-            // In one guest processor server and client of a WRITE poll memory: there is no waiting for it.
-            let events = if what == "write" { "" } else { "-e" };
-            let mut all = vec![format!("{choice} {sizes} {events}")];
+            let mut all = vec![format!("{choice} {sizes}")];
+            // A WRITE has no events; latency with events is not tried, since perftest posts after an event that found
+            // no completion.
+            if measure == "bw" && what != "write" {
+                let size = if what == "atomic" { "" } else { "-s 1024" };
+                all.push(format!("{choice} {size} -e"));
+            }
             if measure == "bw" && !terms.quick {
                 let size = if what == "atomic" { "" } else { "-s 1024" };
-                all.push(format!("{choice} {size} {events} -q 4"));
+                all.push(format!("{choice} {size} -q 4"));
                 if what != "atomic" {
-                    all.push(format!("{choice} {size} {events} -b"));
+                    all.push(format!("{choice} {size} -b"));
                 }
             }
             for words in all {

@@ -5,11 +5,15 @@ use crate::vm::lab::Lab;
 
 /// All of them, in this order.
 pub const CASES: &[Case] = &[
-    Case::new("SRP login", login),
+    Case::new("SRP login", login).may_say(MAY_SAY),
+    Case::new("SRP discovery", discovery),
     Case::new("SRP filesystem", filesystem),
     Case::new("SRP reconnect", reconnect).may_say(FLAP),
     Case::new("SRP logout", logout),
 ];
+
+/// What the drivers say of an HCA that registers memory by tables alone.
+const MAY_SAY: &[&str] = &["FR is not supported", "unsafe global rkey", "target_core"];
 
 /// What an initiator says when its path is gone for a while.
 const FLAP: &[&str] = &[
@@ -24,17 +28,25 @@ const FLAP: &[&str] = &[
 
 fn login(lab: &mut Lab, _: &Terms) -> Outcome {
     // An ACL has the initiator's port GUID.
-    let guid = with_words(
-        lab,
-        2,
-        "sed 's/.*::\\|://g; s/^fe80[0]*//' $port/gids/0 | tail -c 17",
-        10,
-    )?;
+    let guid = with_words(lab, 2, "tr -d : < $port/gids/0 | tail -c 17", 10)?;
     let script = format!("bash /opt/srpt.sh mthca0 64 {}", guid.trim());
     lab.ok(1, &script, 40)?;
-    let script = "modprobe -a sd_mod ext4 && modprobe ib_srp && ls /sys/class/infiniband_srp/ && until_ 20 sh -c 'srp_daemon -oac -d /dev/infiniband/umad0 | grep -q id_ext' && target=$(srp_daemon -oac -d /dev/infiniband/umad0 | head -1) && echo \"$target\" && echo \"$target\" > /sys/class/infiniband_srp/srp-mthca0-1/add_target && until_ 50 ls /dev/sda && lsblk /dev/sda";
+    let script = "guid=$(sed s/^0x// /sys/module/ib_srpt/parameters/srpt_service_guid); guid=$(printf %016x $((16#$guid))); echo id_ext=$guid,ioc_guid=$guid,dgid=$(tr -d : < $port/gids/0),pkey=ffff,service_id=$guid";
+    let target = with_words(lab, 1, script, 10)?;
+    let target = target.trim();
+    let script = format!(
+        "modprobe -a sd_mod ext4 && modprobe ib_srp && echo {target} > /sys/class/infiniband_srp/srp-mthca0-1/add_target && until_ 50 ls /dev/sda && lsblk /dev/sda"
+    );
+    let said = with_words(lab, 2, &script, 60)?;
+    holds(&said, &["64M"])?;
+    Ok(String::new())
+}
+
+/// The subnet administrator knows which ports have disks, and what those say of them.
+fn discovery(lab: &mut Lab, _: &Terms) -> Outcome {
+    let script = "smpquery portinfo $(lid_of guest-1) 1 | grep IsDeviceManagement && saquery PIR $(lid_of guest-1) | grep IsDeviceManagement; echo $?; srp_daemon -oac -vvv -d /dev/infiniband/umad0 2>&1 | tail -20; until_ 20 sh -c 'srp_daemon -oac -d /dev/infiniband/umad0 | grep id_ext' && srp_daemon -oac -d /dev/infiniband/umad0";
     let said = with_words(lab, 2, script, 60)?;
-    holds(&said, &["id_ext=", "64M"])?;
+    holds(&said, &["id_ext=", "ioc_guid=", "service_id="])?;
     Ok(String::new())
 }
 
