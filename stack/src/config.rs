@@ -6,7 +6,7 @@ use ib_mad::SaConfig;
 /// A host. `Config::default()` has one IP interface on port 1, in the default partition, and no subnet manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'c> {
-    /// The node description that others see, at most 63 bytes; the rest is cut off. Empty: the HCA's own.
+    /// The node description that others see, at most 64 bytes; what is more is cut off, whole characters. Empty: the HCA's own.
     pub description: &'c str,
     /// IP interfaces; at most [`MAX_INTERFACES`](crate::MAX_INTERFACES).
     pub interfaces: &'c [InterfaceConfig],

@@ -61,9 +61,22 @@ fn failure(error: SaError) -> SaFailure {
     }
 }
 
+/// As many whole characters as 64 bytes hold, and zeros.
+fn node_description(text: &str) -> [u8; 64] {
+    let mut description = [0; 64];
+    let whole = (0..=description.len()).rev();
+    let whole = whole.filter_map(|len| text.get(..len)).next();
+    let bytes = whole.unwrap_or(text).bytes();
+    description
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = from);
+    description
+}
+
 impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
     /// Opens the special QPs of all ports of `device`, which is in `machine`, and the interfaces. Control context;
-    /// blocks. On error everything is as before.
+    /// blocks. On error everything is as before, but for the node description, which may have been set.
     pub fn open(machine: &'d P, device: &'d V, config: &Config<'d>) -> Result<Self, StackError> {
         let count = device.query_device().port_count;
         let known = |port: u8| match port {
@@ -92,12 +105,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             }
         }
         if !config.description.is_empty() {
-            let mut description = [0; 64];
-            let text = config.description.as_bytes().iter().take(63);
-            description
-                .iter_mut()
-                .zip(text)
-                .for_each(|(to, from)| *to = *from);
+            let description = node_description(config.description);
             let node_description = Some(&description);
             let change = DeviceModify {
                 node_description,
@@ -465,4 +473,27 @@ enum Refused {
     Path(Ticket),
     Join(Ticket),
     Leave(Ticket),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::node_description;
+
+    #[test]
+    fn a_node_description_is_64_bytes_of_whole_characters() {
+        let full = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        assert_eq!(node_description(full), full.as_bytes());
+        assert_eq!(
+            node_description("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdefg"),
+            full.as_bytes()
+        );
+        let mut cut = node_description(full);
+        cut[63] = 0;
+        assert_eq!(
+            node_description("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdeé"),
+            cut
+        );
+        assert_eq!(node_description("ab")[..3], *b"ab\0");
+        assert_eq!(node_description(""), [0; 64]);
+    }
 }
