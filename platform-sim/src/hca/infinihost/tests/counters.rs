@@ -190,6 +190,23 @@ fn arming_tells_once_and_at_once_if_there_is_something() {
     assert_eq!(events(&mut rig), [cq.cqn], "the first of the two");
 }
 
+/// As perftest does: told, armed anew, and only then polled.
+#[test]
+fn arming_before_polling_waits_for_what_no_event_told_of() {
+    let mut rig = rig();
+    let (mut cq, mut qp) = completing(&mut rig);
+    let mut index = 0;
+    for sequence in [1, 2, 3, 0, 1] {
+        rig.m_arm(&cq, sequence, MArm::ANY);
+        assert_eq!(rig.m_take_events(EQ_COMPLETION, &mut index), []);
+        complete(&mut rig, &mut qp, 1);
+        assert_eq!(rig.m_take_events(EQ_COMPLETION, &mut index).len(), 1);
+        if sequence == 3 {
+            while rig.m_poll(&mut cq).is_some() {}
+        }
+    }
+}
+
 #[test]
 fn solicited_arming_sleeps_through_sends_and_wakes_for_an_error() {
     let mut rig = rig();
