@@ -143,7 +143,7 @@ fn digits(figure: f64) -> String {
 fn ethernet(lab: &mut Lab) -> Result<(), String> {
     for guest in 1..=2 {
         let script = format!(
-            "modprobe -a virtio_net rdma_rxe && net=$(ls /sys/class/net | grep -v -e lo -e ib | head -1) && ip link set $net mtu 4200 && ip addr add 10.1.0.{guest}/24 dev $net && ip link set $net up && rdma link add rxe0 type rxe netdev $net && sleep 2 && ibv_devinfo -d rxe0"
+            "modprobe -a virtio_net crc32_generic rdma_rxe && net=$(ls /sys/class/net | grep -v -e lo -e ib | head -1) && ip link set $net mtu 4200 && ip addr add 10.1.0.{guest}/24 dev $net && ip link set $net up && rdma link add rxe0 type rxe netdev $net && sleep 2 && ibv_devinfo -d rxe0"
         );
         lab.ok(guest, &script, 40)?;
     }
