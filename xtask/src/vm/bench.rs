@@ -6,7 +6,6 @@ use super::lab::{Lab, Listens, Wanted};
 use super::setup::{self, Kernel, place};
 use clap::Args;
 use std::fmt::Write as _;
-use std::time::Instant;
 
 /// Flags of `bench`.
 #[derive(Args)]
@@ -116,11 +115,8 @@ pub fn run(options: &Options) -> Result<(), String> {
         // Into a string: it cannot fail.
         let _ = writeln!(table, "{line}");
     }
-    let line = register_read(&mut lab)?;
-    println!("{line}");
     let path = folder.join("table.md");
-    std::fs::write(&path, table + &line + "\n")
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    std::fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))?;
     println!("The table is in {}.", path.display());
     Ok(())
 }
@@ -226,25 +222,4 @@ fn iperf(lab: &mut Lab, device: Device, more: &str) -> Result<f64, String> {
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
     let rate = words.windows(2).find(|pair| pair[1] == "Mbits/sec");
     rate.and_then(|pair| pair[0].parse().ok()).ok_or(said)
-}
-
-/// How long a guest waits for what it reads of the device: its configuration space, over and over.
-fn register_read(lab: &mut Lab) -> Result<String, String> {
-    let loads = |lab: &mut Lab| -> Result<f64, String> {
-        let shown = lab.command("show")?;
-        let line = shown.iter().skip_while(|line| *line != "== guest2").nth(1);
-        let word = line.and_then(|line| line.split_whitespace().next());
-        word.and_then(|word| word.parse().ok())
-            .ok_or("the simulator tells no loads".into())
-    };
-    let script = "config=$(ls -d /sys/bus/pci/drivers/ib_mthca/*:*)/config; for i in $(seq 200); do read -r -N 256 x < $config; done 2> /dev/null; true";
-    let before = loads(lab)?;
-    let start = Instant::now();
-    lab.ok(2, script, 60)?;
-    let passed = start.elapsed().as_secs_f64();
-    let count = loads(lab)? - before;
-    Ok(format!(
-        "A load from the device takes the guest {:.1} us ({count} loads).",
-        passed * 1e6 / count.max(1.0)
-    ))
 }

@@ -129,7 +129,9 @@ fn failover(lab: &mut Lab, terms: &Terms) -> Outcome {
         )?;
         with_words(lab, 2, "until_ 100 grep -q STANDBY /tmp/osm.log", 40)?;
         lab.ok(1, "pkill -9 opensm", 10)?;
-        with_words(lab, 2, "until_ 300 grep -q 'SUBNET UP' /tmp/osm.log", 90)?;
+        let script =
+            "until_ 300 grep -q 'SUBNET UP' /tmp/osm.log || { tail -30 /tmp/osm.log; exit 1; }";
+        with_words(lab, 2, script, 90)?;
     } else {
         let heir = with_words(lab, 2, "lid_of ours-2", 20)?;
         lab.command("off ours-1")?;
@@ -144,7 +146,7 @@ fn failover(lab: &mut Lab, terms: &Terms) -> Outcome {
         taken?;
     }
     // What was on its way when the manager went is asked for anew.
-    let script = "until_ 50 sminfo && sminfo && saquery NR > /dev/null && until_ 60 ping -c 1 -W 1 10.9.1.1 && ping -q -i 0.05 -c 20 10.9.1.1";
+    let script = "until_ 50 sminfo && sminfo && saquery NR > /dev/null && until_ 60 ping -c 1 -W 1 10.9.1.1 && ping -q -i 0.05 -c 20 10.9.1.1 || { saquery MCMR | grep -A4 MGID; for s in $(switches); do ibroute -M $s; done; ip -s neigh; cat /sys/kernel/debug/ipoib/*; exit 1; }";
     let said = with_words(lab, 2, script, 60);
     if terms.manager == Manager::Ours {
         lab.command("on ours-1")?;
