@@ -160,21 +160,17 @@ impl Shared {
         let Some(me) = self.me() else {
             return;
         };
-        loop {
+        // Looked at first: a world that ends resumes this once, and does not wait for what `point` would let in.
+        while !self.with(|engine| engine.stopping) {
             self.point();
             if self.take_interrupt(me) {
                 continue;
             }
-            let mut stopping = false;
             self.block(Waiting::Interrupts, Instant::NEVER, |engine, me| {
-                stopping = engine.stopping;
                 let host = engine.context(me).map(|context| context.host);
                 let host = host.and_then(|id| engine.host(id));
-                stopping || host.is_some_and(|host| host.interrupts.due() > 0)
+                host.is_some_and(|host| host.interrupts.due() > 0)
             });
-            if stopping {
-                return;
-            }
         }
     }
 }
