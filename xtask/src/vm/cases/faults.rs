@@ -129,9 +129,10 @@ fn failover(lab: &mut Lab, terms: &Terms) -> Outcome {
         )?;
         with_words(lab, 2, "until_ 100 grep -q STANDBY /tmp/osm.log", 40)?;
         lab.ok(1, "pkill -9 opensm", 10)?;
+        // It asks the master five times, every ten seconds, before it believes that it is gone.
         let script =
-            "until_ 300 grep -q 'SUBNET UP' /tmp/osm.log || { tail -30 /tmp/osm.log; exit 1; }";
-        with_words(lab, 2, script, 90)?;
+            "until_ 600 grep -q 'SUBNET UP' /tmp/osm.log || { tail -30 /tmp/osm.log; exit 1; }";
+        with_words(lab, 2, script, 150)?;
     } else {
         let heir = with_words(lab, 2, "lid_of ours-2", 20)?;
         lab.command("off ours-1")?;
