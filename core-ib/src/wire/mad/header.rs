@@ -338,6 +338,32 @@ constants! { AttributeId:
     IB2MME = 0x002e;
     /// Baseboard management.
     OEM = 0x002f;
+    /// Communication management.
+    CM_REQ = 0x0010;
+    /// Communication management.
+    CM_MRA = 0x0011;
+    /// Communication management.
+    CM_REJ = 0x0012;
+    /// Communication management.
+    CM_REP = 0x0013;
+    /// Communication management.
+    CM_RTU = 0x0014;
+    /// Communication management.
+    CM_DREQ = 0x0015;
+    /// Communication management.
+    CM_DREP = 0x0016;
+    /// Communication management.
+    CM_SIDR_REQ = 0x0017;
+    /// Communication management.
+    CM_SIDR_REP = 0x0018;
+    /// Communication management.
+    CM_LAP = 0x0019;
+    /// Communication management.
+    CM_APR = 0x001a;
+    /// Communication management: suggest alternate path.
+    CM_SAP = 0x001b;
+    /// Communication management: response to that.
+    CM_SPR = 0x001c;
     /// SA.
     NODE_RECORD = 0x0011;
     /// SA.

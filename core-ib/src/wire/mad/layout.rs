@@ -4,7 +4,7 @@
 //! whose methods have the names of the fields). A field that overlaps another or leaves the structure does not
 //! compile. Every pattern of bytes can be read; what is written has zeros wherever the table says nothing.
 
-use crate::types::{Gid, Guid, Lid, PKey, QKey, Qpn, Rate, Sl};
+use crate::types::{Gid, Guid, Lid, PKey, Psn, QKey, Qpn, Rate, Sl};
 use crate::wire::{FlowLabel, WireError};
 
 /// A value with a fixed place for each field. Reading fails for want of bytes alone, writing for want of room alone.
@@ -173,6 +173,7 @@ number! {
     QKey, 4, |bits| Self(bits as u32), |key| key.0.into();
     Guid, 8, |bits| Self(bits), |guid| guid.0;
     Qpn, 3, |bits| Self::new(bits as u32), |qpn| qpn.get().into();
+    Psn, 3, |bits| Self::new(bits as u32), |psn| psn.get().into();
     Rate, 1, |bits| Self(bits as u8), |rate| rate.0.into();
 }
 

@@ -3,6 +3,7 @@
 //! * [`Mad`]: the 256 bytes, and where in them the header and the data of a class are;
 //! * [`MadHeader`], [`SaHeader`], [`RmppHeader`], [`VendorHeader`]: what comes before the data;
 //! * [`Smp`]: subnet management with its directed route, and [`Smi`]: the rules by which it goes;
+//! * communication management: [`CmReq`], [`CmRep`] and so on, and [`IpCmHeader`];
 //! * the attributes: [`NodeInfo`], [`PortInfo`], [`PathRecord`] and so on, each a value of public fields, with a view
 //!   of the same fields beside it (`NodeInfoView`) for who wants only one of them.
 //!
@@ -10,6 +11,11 @@
 //! as zeros.
 
 mod class;
+mod cm_codes;
+mod cm_connect;
+mod cm_other;
+#[cfg(test)]
+mod cm_tests;
 mod codes;
 mod directed;
 mod header;
@@ -35,6 +41,17 @@ mod trap;
 mod vendor;
 
 pub use class::{ClassPortInfo, ClassPortInfoView, GmpCapability};
+pub use cm_codes::{
+    AprStatus, CmService, CmSubject, CommId, Failover, RejReason, ServiceId, SidrStatus,
+};
+pub use cm_connect::{
+    CmDrep, CmDrepView, CmDreq, CmDreqView, CmMra, CmMraView, CmPath, CmPathView, CmRej, CmRejView,
+    CmRep, CmRepView, CmReq, CmReqView, CmRtu, CmRtuView,
+};
+pub use cm_other::{
+    CmApr, CmAprView, CmLap, CmLapView, CmSidrRep, CmSidrRepView, CmSidrReq, CmSidrReqView,
+    IpCmHeader, IpCmHeaderView,
+};
 pub use codes::{MKey, MtuCode, Selector, SmKey, TimeCode, VlCode};
 pub use directed::{DirectedRoute, Smi, SmiError, SmiStep, Turn};
 pub use header::{
