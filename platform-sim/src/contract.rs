@@ -1,8 +1,8 @@
 //! The platform contract as tests: each function is a sentence of `core_ib::platform` that is true of every machine.
 //!
 //! A machine is tested with a device that it can exercise; [`Rig`] says how. The simulated machine runs all of them,
-//! [`cases`], in virtual and in real time. They take two contexts and interrupts: a machine that has one context and
-//! polls, like that of `tests/bare`, picks those that need neither; it has not been run against them.
+//! [`cases`], in virtual and in real time. A machine that has one context and polls, like that of `tests/bare`, runs
+//! those that need neither a second context nor an interrupt, [`cases_of_one_context`].
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -35,20 +35,33 @@ pub trait Rig: Sync {
 /// A sentence and its test.
 pub type Case<R> = (&'static str, fn(&R));
 
+macro_rules! list {
+    ($($case:ident),* $(,)?) => {
+        vec![$((stringify!($case), $case::<R> as fn(&R))),*]
+    };
+}
+
 /// All sentences.
 pub fn cases<R: Rig>() -> Vec<Case<R>> {
-    macro_rules! list {
-        ($($case:ident),* $(,)?) => {
-            vec![$((stringify!($case), $case::<R> as fn(&R))),*]
-        };
-    }
+    let mut all = cases_of_one_context();
+    all.extend(list![
+        a_wait_ends_when_another_context_fires,
+        a_lock_lets_one_context_in_at_a_time,
+        a_gate_lets_one_context_in_at_a_time_and_its_owner_may_sleep,
+        an_interrupt_runs_the_handler_that_is_bound_to_its_vector,
+        no_handler_starts_once_unbind_has_returned,
+        unbind_waits_for_a_handler_that_runs,
+        a_lock_of_interrupts_keeps_the_handler_out,
+    ]);
+    all
+}
+
+/// The sentences that need no second context and no interrupt: they call neither [`Rig::beside`] nor [`Rig::raise`].
+pub fn cases_of_one_context<R: Rig>() -> Vec<Case<R>> {
     list![
         the_clock_never_goes_back_and_a_sleep_lasts_at_least_as_long_as_asked,
         a_completion_remembers_one_firing_until_a_wait_takes_it,
         a_wait_ends_at_its_deadline_and_not_before,
-        a_wait_ends_when_another_context_fires,
-        a_lock_lets_one_context_in_at_a_time,
-        a_gate_lets_one_context_in_at_a_time_and_its_owner_may_sleep,
         dma_memory_is_zeroed_aligned_and_seen_by_the_device,
         memory_that_was_given_back_comes_again_zeroed,
         words_of_memory_are_those_that_were_checked,
@@ -61,11 +74,7 @@ pub fn cases<R: Rig>() -> Vec<Case<R>> {
         a_mapping_that_reaches_out_of_its_bar_is_refused,
         configuration_space_reads_and_writes_by_words,
         at_least_one_vector_and_at_most_as_many_as_asked_for_are_given,
-        an_interrupt_runs_the_handler_that_is_bound_to_its_vector,
         a_vector_is_bound_once,
-        no_handler_starts_once_unbind_has_returned,
-        unbind_waits_for_a_handler_that_runs,
-        a_lock_of_interrupts_keeps_the_handler_out,
     ]
 }
 

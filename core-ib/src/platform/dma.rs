@@ -51,7 +51,7 @@ pub struct RawDma {
     pub memory: NonNull<u8>,
     /// Where the device sees it.
     pub bus: DmaAddr,
-    /// Bytes.
+    /// Bytes, as many as were asked for.
     pub len: usize,
 }
 

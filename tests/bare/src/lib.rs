@@ -20,8 +20,8 @@ use core_ib::platform::{
 use linked_list_allocator::Heap;
 use spin::Mutex;
 
-/// Interrupt vectors that can be bound: those of an InfiniHost driver.
-const VECTORS: usize = 4;
+/// Interrupt vectors that can be bound: the pin.
+const VECTORS: usize = 1;
 
 /// A page, the least that DMA memory is given out by.
 const PAGE: usize = 4096;
@@ -284,7 +284,6 @@ unsafe impl<'b> Platform for Bare<'b> {
             unsafe { self.0.heap.lock().deallocate(memory, layout) };
             return Err(none);
         }
-        let len = layout.size();
         Ok(RawDma { memory, bus, len })
     }
 
