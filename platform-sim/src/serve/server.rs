@@ -63,7 +63,7 @@ impl Socket {
         let inner = Arc::new(Inner {
             client: self.client,
             stopped: AtomicBool::new(false),
-            traffic: Mutex::new(Traffic::default()),
+            traffic: Mutex::new(Sums::default()),
             listener: self.listener,
             current: Mutex::new(None),
             path: self.path,
@@ -86,10 +86,16 @@ struct Inner {
     listener: UnixListener,
     client: Shared,
     stopped: AtomicBool,
-    /// Of sessions that have ended.
-    traffic: Mutex<Traffic>,
+    traffic: Mutex<Sums>,
     /// The session that is running.
     current: Mutex<Option<Current>>,
+}
+
+/// Messages of sessions that have ended, and of the one that is running.
+#[derive(Default)]
+struct Sums {
+    ended: Traffic,
+    running: Traffic,
 }
 
 struct Current {
@@ -150,14 +156,22 @@ impl Inner {
         };
         log::info!("{path}: a client is here");
         let ending = Stream::new().run(socket.as_fd(), |header, body, files, out| {
-            session.handle(header, body, files, out)
+            let result = session.handle(header, body, files, out);
+            self.lock_traffic().running = session.traffic;
+            result
         });
         log::info!("{path}: the client is gone: {ending}");
         let traffic = session.end();
-        let mut total = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-        total.add(traffic);
+        let mut sums = self.lock_traffic();
+        sums.running = Traffic::default();
+        sums.ended.add(traffic);
+        drop(sums);
         // The peer may not know yet.
         let _ = socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn lock_traffic(&self) -> std::sync::MutexGuard<'_, Sums> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_current(&self) -> std::sync::MutexGuard<'_, Option<Current>> {
@@ -209,10 +223,12 @@ impl Server {
         self.inner.client.usage()
     }
 
-    /// Messages of the sessions that have ended.
+    /// Messages of all sessions, the one that is running included.
     pub fn traffic(&self) -> Traffic {
-        let traffic = self.inner.traffic.lock();
-        *traffic.unwrap_or_else(PoisonError::into_inner)
+        let sums = self.inner.lock_traffic();
+        let mut all = sums.ended;
+        all.add(sums.running);
+        all
     }
 
     /// Ends the session, whose client finds its device gone. The next one is welcome.

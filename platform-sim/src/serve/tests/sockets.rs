@@ -108,6 +108,33 @@ fn a_second_client_is_turned_away_while_the_first_is_there_and_welcome_after() {
 }
 
 #[test]
+fn messages_are_counted_while_their_session_runs_and_once_when_it_has_ended() {
+    let place = Place::new("counted");
+    let (_world, server) = place.serve();
+    let mut store = access(0, 0x10, 4).as_bytes().to_vec();
+    store.extend_from_slice(&[1, 2, 3, 4]);
+    let talk = |loads: u64| {
+        let mut client = introduced(&place);
+        let stored = ask(&mut client, Command::REGION_WRITE, &store);
+        stored.unwrap().unwrap();
+        let load = access(0, 0x10, 4);
+        for _ in 0..loads {
+            let loaded = ask(&mut client, Command::REGION_READ, load.as_bytes());
+            loaded.unwrap().unwrap();
+        }
+        client
+    };
+    let client = talk(3);
+    let traffic = server.traffic();
+    assert_eq!((traffic.reads, traffic.writes, traffic.others), (3, 1, 1));
+    drop(client);
+    let _client = talk(2);
+    let traffic = server.traffic();
+    assert_eq!((traffic.reads, traffic.writes, traffic.others), (5, 2, 2));
+    assert_eq!(traffic.refused, 0);
+}
+
+#[test]
 fn a_message_whose_length_is_nonsense_ends_the_session_and_nothing_else() {
     let place = Place::new("nonsense");
     let (_world, _server) = place.serve();
