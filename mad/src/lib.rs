@@ -9,6 +9,7 @@
 //!   that are repeated until answered ([`Dispatch::request`]).
 //! * [`Sa`]: the client of the subnet administrator. Queries, tables, multicast groups, services, subscriptions.
 //! * [`Perf`]: the counters of any port of the subnet.
+//! * [`Pong`]: answers `ibping`.
 //! * [`smi`]: what a channel adapter's subnet management interface does to directed routes, and which MADs belong to
 //!   the agents in the HCA's firmware. [`MadPort`] applies it.
 //! * [`rmpp`]: messages of many MADs, both ends, for who serves or reads such.
@@ -104,6 +105,7 @@
 mod addr;
 mod dispatch;
 mod perf;
+mod pong;
 mod port;
 mod requests;
 pub mod rmpp;
@@ -118,6 +120,7 @@ pub use dispatch::{
     Tracking, refusal,
 };
 pub use perf::{Perf, PerfAnswer, PerfAsk, PerfError, PerfNext};
+pub use pong::Pong;
 pub use port::{Granted, MadPort, PortDrop, PortNext, Question, Recovery, SendError, Wish};
 pub use requests::{Answer, RequestId, Requests, RequestsNext, TooManyRequests};
 pub use rmpp::{ReceiverNext, RmppError, RmppReceiver, RmppSender, SenderNext};

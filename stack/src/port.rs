@@ -7,8 +7,8 @@ use core_ib::verbs::{PortAttr, PortCache, PortEvent, PortTables, Verbs, VerbsErr
 use core_ib::wire::mad::{AttributeId, Method};
 use core_ib::{Gid, Instant, Lid, PKey};
 use ib_mad::{
-    AgentId, Delivery, Dispatch, DispatchNext, MadPort, Outgoing, PortNext, Received, Registration,
-    Sa, SaNext, SaPort, SendError, SpecialQp,
+    AgentId, Delivery, Dispatch, DispatchNext, MadPort, Outgoing, Pong, PortNext, Received,
+    Registration, Sa, SaNext, SaPort, SendError, SpecialQp,
 };
 use ib_sm::{Action, Event as SmEvent, Report, Sm};
 
@@ -17,7 +17,7 @@ use ib_sm::{Action, Event as SmEvent, Report, Sm};
 const RECVS: usize = 256;
 /// MADs on their way out.
 const SENDS: usize = 64;
-/// Agents: the SA client, the subnet manager's two or three, and some for the owner.
+/// Agents: the SA client, what answers pings, the subnet manager's three, and some for the owner.
 const AGENTS: usize = 8;
 /// Requests of agents that wait for an answer.
 const REQUESTS: usize = 8;
@@ -79,6 +79,7 @@ pub(crate) struct Port<'d, V: Verbs, P: Platform> {
     pub(crate) cache: PlacedCache<'d, P>,
     dispatch: Placed<'d, Dispatch<AGENTS, REQUESTS>, P>,
     pub(crate) sa: Placed<'d, PortSa, P>,
+    pong: (AgentId, Pong),
     pub(crate) manager: Option<Manager<'d, P>>,
     pub(crate) statistics: PortStatistics,
     armed: bool,
@@ -142,6 +143,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         let mut sa: Placed<'_, PortSa, P> = Room::new(machine)?.blank();
         let agent = dispatch.register(Registration::sa_client())?;
         sa.set_up(agent, config.sa);
+        let pong = dispatch.register(Pong::REGISTRATION)?;
         let manager = match &config.subnet_manager {
             Some(wanted) if wanted.port == number => {
                 Some(Manager::new(machine, wanted, &mut dispatch)?)
@@ -156,6 +158,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             cache,
             dispatch,
             sa,
+            pong: (pong, Pong::new(config.description)),
             manager,
             statistics: PortStatistics::default(),
             armed: false,
@@ -423,6 +426,8 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             Delivery::Request { agent } | Delivery::Response { agent, .. } => {
                 if agent == self.sa.agent() {
                     self.sa.handle(received, now);
+                } else if agent == self.pong.0 {
+                    self.send(&self.pong.1.answer(received), now);
                 } else {
                     self.for_manager(agent, received, now);
                 }
