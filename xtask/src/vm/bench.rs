@@ -4,8 +4,11 @@
 use super::cases::{Manager, load, wait_active};
 use super::lab::{Lab, Listens, Wanted};
 use super::setup::{self, Kernel, place};
+use crate::run::{finish, root};
 use clap::Args;
 use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
 
 /// Flags of `bench`.
 #[derive(Args)]
@@ -115,10 +118,76 @@ pub fn run(options: &Options) -> Result<(), String> {
         // Into a string: it cannot fail.
         let _ = writeln!(table, "{line}");
     }
+    let words = &options.filter;
+    if words.is_empty() || words.iter().any(|word| REGISTERS.contains(word.as_str())) {
+        let said = registers(&mut lab, &folder)?;
+        println!("{said}");
+        // As above.
+        let _ = writeln!(table, "\n{said}");
+    }
     let path = folder.join("table.md");
     std::fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))?;
     println!("The table is in {}.", path.display());
     Ok(())
+}
+
+/// What the measurement of registers is called.
+const REGISTERS: &str = "registers";
+
+/// Loads and stores of a program in guest 2 that has the device for itself, and what the server counted meanwhile.
+fn registers(lab: &mut Lab, folder: &Path) -> Result<String, String> {
+    let probe = folder.join("probe");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut build = Command::new(rustc);
+    build.args(["--edition", "2024", "-O", "-C", "strip=symbols"]);
+    build.args([
+        "-C",
+        "panic=abort",
+        "-C",
+        "target-feature=+crt-static",
+        "-o",
+    ]);
+    build.arg(&probe).arg(root().join("vm/probe.rs"));
+    finish(&mut build, None)?;
+    let told = |error: std::io::Error| format!("{}: {error}", probe.display());
+    let program = std::fs::read(&probe).map_err(told)?;
+    let text = program.chunks(39).fold(String::new(), |mut text, bytes| {
+        for byte in bytes {
+            // Into a string: it cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+        text
+    });
+    lab.ok(
+        2,
+        &format!("xxd -r -p > /tmp/probe <<'END'\n{text}END\nchmod +x /tmp/probe"),
+        60,
+    )?;
+    let before = lab.ledgers()?.join("\n");
+    let script = "device=$(readlink -f /sys/class/infiniband/mthca0/device); ip link set ib0 down; rmmod ib_mthca; echo 1 > $device/enable; for i in 1 2 3; do /tmp/probe $device/resource0 $device/resource2 || exit 1; done";
+    let said = lab.ok(2, script, 120)?;
+    let after = lab.ledgers()?.join("\n");
+    let count = |shown: &str| {
+        let own = shown.split("== guest2").nth(1).unwrap_or_default();
+        own.lines().nth(1).unwrap_or_default().trim().to_owned()
+    };
+    let names = [
+        "a load",
+        "a doorbell alone",
+        "16 doorbells and a load",
+        "a doorbell of many",
+    ];
+    let mut text = format!("before: {}\nafter: {}\n", count(&before), count(&after));
+    for name in names {
+        let figures = said.lines().filter_map(|line| {
+            let (figure, what) = line.split_once(" us ")?;
+            (what == name).then(|| figure.parse::<f64>().ok())?
+        });
+        let figure = median(figures.collect()).ok_or_else(|| said.clone())?;
+        let _ = writeln!(text, "| {name} | {} | us |", digits(figure));
+    }
+    Ok(text)
 }
 
 fn median(mut figures: Vec<f64>) -> Option<f64> {

@@ -38,10 +38,74 @@ pub struct Lab {
     pub slowness: f64,
     shapes: Vec<Shape>,
     folder: PathBuf,
-    sim: Child,
+    wanted: Wanted,
+    simulator: Simulator,
+    log: File,
+}
+
+/// `openib-sim serve`. Dropped, it is stopped.
+struct Simulator {
+    child: Child,
     commands: Option<ChildStdin>,
     lines: std::sync::mpsc::Receiver<String>,
-    log: File,
+}
+
+impl Simulator {
+    fn start(wanted: &Wanted, folder: &Path, log: &File) -> Result<Self, String> {
+        let told = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let mut child = Command::new(simulator()?)
+            .args(["serve", "--commands", "-v", "--model", &wanted.model])
+            .arg("--sockets")
+            .arg(folder)
+            .args(&wanted.more)
+            .current_dir(root())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone().map_err(told)?)
+            .spawn()
+            .map_err(told)?;
+        let commands = child.stdin.take();
+        let output = child.stdout.take().ok_or("the simulator says nothing")?;
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            child,
+            commands,
+            lines,
+        })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Ends it as a crash would.
+    fn kill(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        // The end of its input ends it.
+        self.commands = None;
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            if self.has_ended() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.kill();
+    }
 }
 
 /// The simulator's program, built; or the one that `OPENIB_SIM` names.
@@ -121,35 +185,14 @@ impl Lab {
         let told = |error: std::io::Error| format!("{}: {error}", folder.display());
         std::fs::create_dir_all(folder).map_err(told)?;
         let log = File::create(folder.join("openib-sim.log")).map_err(told)?;
-        let mut sim = Command::new(simulator()?)
-            .args(["serve", "--commands", "-v", "--model", &wanted.model])
-            .arg("--sockets")
-            .arg(folder)
-            .args(&wanted.more)
-            .current_dir(root())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone().map_err(told)?)
-            .spawn()
-            .map_err(told)?;
-        let commands = sim.stdin.take();
-        let output = sim.stdout.take().ok_or("the simulator says nothing")?;
-        let (sender, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let simulator = Simulator::start(wanted, folder, &log)?;
         let mut lab = Self {
             guests: Vec::new(),
             slowness: 4.0,
             shapes: Vec::new(),
             folder: folder.into(),
-            sim,
-            commands,
-            lines,
+            wanted: wanted.clone(),
+            simulator,
             log,
         };
         lab.hear("ready", Duration::from_secs(20))?;
@@ -183,7 +226,7 @@ impl Lab {
         let mut said = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left);
+            let line = self.simulator.lines.recv_timeout(left);
             let line =
                 line.map_err(|_| format!("the simulator did not say \"{end}\"; see its log"))?;
             // For whoever reads the log; the test does not.
@@ -200,10 +243,8 @@ impl Lab {
 
     /// Has the simulator do something, and gives what it says.
     pub fn command(&mut self, command: &str) -> Result<Vec<String>, String> {
-        let commands = self
-            .commands
-            .as_mut()
-            .ok_or("the simulator is not listening")?;
+        let commands = self.simulator.commands.as_mut();
+        let commands = commands.ok_or("the simulator is not listening")?;
         let sent = writeln!(commands, "{command}").and_then(|()| commands.flush());
         sent.map_err(|error| format!("the simulator: {error}"))?;
         self.hear("ok", Duration::from_secs(30))
@@ -310,8 +351,23 @@ impl Lab {
 
     /// A guest or the simulator has come to its end.
     pub fn is_broken(&mut self) -> bool {
-        let sim = self.sim.try_wait().is_ok_and(|status| status.is_some());
-        sim || self.guests.iter_mut().any(Guest::has_ended)
+        self.simulator.has_ended() || self.guests.iter_mut().any(Guest::has_ended)
+    }
+
+    /// Ends the simulator as a crash would.
+    pub fn crash_simulator(&mut self) {
+        self.simulator.kill();
+    }
+
+    /// Starts the simulator again, and all guests anew.
+    pub fn start_all_again(&mut self) -> Result<(), String> {
+        self.guests.iter_mut().for_each(Guest::kill);
+        self.simulator = Simulator::start(&self.wanted, &self.folder, &self.log)?;
+        self.hear("ready", Duration::from_secs(20))?;
+        for number in 1..=self.guests.len() {
+            self.start_again(number)?;
+        }
+        Ok(())
     }
 
     /// Starts a guest again that was killed.
@@ -394,17 +450,7 @@ impl Listens {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        // Before what they are plugged into.
         self.guests.clear();
-        // The end of its input ends it.
-        self.commands = None;
-        let end = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < end {
-            if self.sim.try_wait().is_ok_and(|status| status.is_some()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = self.sim.kill();
-        let _ = self.sim.wait();
     }
 }

@@ -20,7 +20,7 @@ pub struct Options {
     /// Goes on where an interrupted run was, and does not repeat what passed.
     #[arg(long)]
     resume: bool,
-    /// Minutes of each soak; 0.25 in the short run unless it is said.
+    /// Minutes of each soak, in place of those of its group.
     #[arg(long)]
     soak: Option<f64>,
     /// Lists what there is.
@@ -78,10 +78,16 @@ impl Memory {
 /// first two of a group make the subnet that the others need.
 fn plan(options: &Options, memory: &Memory) -> Vec<(&'static Group, Vec<&'static Case>)> {
     let mut plan = Vec::new();
-    for group in GROUPS.iter().filter(|group| group.quick || !options.quick) {
+    let words = &options.filter;
+    // Another group is run in short if it is asked for.
+    let asked = |group: &Group| {
+        let mut groups = words.iter().filter_map(|word| word.split_once('/'));
+        groups.any(|(name, _)| name == group.name)
+    };
+    let takes_part = |group: &&Group| group.quick || !options.quick || asked(group);
+    for group in GROUPS.iter().filter(takes_part) {
         let wanted = |case: &Case| {
             let name = format!("{}/{}", group.name, case.name);
-            let words = &options.filter;
             let named = words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
             let passed = memory.entries.get(&name).is_some_and(|(passed, _)| *passed);
             named && !(options.quick && case.long) && !(options.resume && passed)
@@ -188,13 +194,12 @@ const PATIENCE: u32 = 3;
 
 impl GroupRun {
     fn new(group: &'static Group, options: &Options) -> Self {
-        let minutes = options
-            .soak
-            .unwrap_or(if options.quick { 0.25 } else { 30.0 });
+        let short = if options.quick { 0.25 } else { group.soak };
+        let minutes = options.soak.unwrap_or(short);
         let terms = Terms {
             quick: options.quick,
             soak: (minutes * 60.0) as u64,
-            model: group.model,
+            model: group.model.rsplit(',').next().unwrap_or(group.model),
             manager: group.manager,
         };
         Self {

@@ -33,12 +33,14 @@ fn ping(lab: &mut Lab, _: &Terms) -> Outcome {
 /// What the agents of our host answer, and what our manager, if it is one, does for Linux.
 fn mads(lab: &mut Lab, terms: &Terms) -> Outcome {
     let script = "lid=$(lid_of ours-2); smpquery nodeinfo $lid && smpquery nodedesc $lid && perfquery $lid 1 && smpquery portinfo $lid 1
-        saquery PR --src-to-dst $(lid own):$lid && saquery NR $lid";
+        saquery PR --src-to-dst $(lid own):$lid && saquery NR $lid && ibping -c 5 $lid";
     let said = with_words(lab, 2, script, 30)?;
     holds(
         &said,
         &[
             "ours-2",
+            "Pong from ours-2",
+            "5 packets transmitted, 5 received",
             "PathRecord dump",
             "NodeRecord dump",
             "PortXmitPkts",

@@ -9,6 +9,7 @@ mod perftest;
 mod pingpong;
 mod srp;
 mod tools;
+mod two_ports;
 
 pub use driver::load;
 
@@ -30,12 +31,16 @@ pub struct Group {
     pub name: &'static str,
     /// Also in the short run.
     pub quick: bool,
-    /// The device model.
+    /// The device model; of each guest, if there are two.
     pub model: &'static str,
+    /// The fabric.
+    pub fabric: &'static str,
     /// The kernel of the guests.
     pub kernel: Kernel,
     /// The subnet manager.
     pub manager: Manager,
+    /// Minutes of each of its soaks.
+    pub soak: f64,
     /// What is tried, part by part.
     pub parts: &'static [&'static [Case]],
 }
@@ -43,7 +48,10 @@ pub struct Group {
 impl Group {
     /// The lab that it needs.
     pub fn wanted(&self) -> Wanted {
-        wanted(self.model, self.kernel, self.manager)
+        Wanted {
+            more: words(self.fabric, self.manager),
+            ..wanted(self.model, self.kernel, self.manager)
+        }
     }
 
     /// All of its cases. The first two make the subnet that the others need.
@@ -52,15 +60,30 @@ impl Group {
     }
 }
 
+/// The fabric of the tests.
+const FABRIC: &str = "vm/fabric.ibsim";
+
 /// Two guests on the fabric of the tests.
 pub fn wanted(model: &str, kernel: Kernel, manager: Manager) -> Wanted {
+    Wanted {
+        guests: 2,
+        model: model.into(),
+        kernel,
+        more: words(FABRIC, manager),
+        ethernet: false,
+        interactive: false,
+    }
+}
+
+/// Words for the simulator: who plays which host of a fabric.
+fn words(fabric: &str, manager: Manager) -> Vec<String> {
     let managers = match manager {
         Manager::Ours => "2",
         Manager::OpenSm => "0",
     };
     let words = [
         "--topology",
-        "vm/fabric.ibsim",
+        fabric,
         "--guest",
         "guest-1,guest-2",
         "--ours",
@@ -70,14 +93,7 @@ pub fn wanted(model: &str, kernel: Kernel, manager: Manager) -> Wanted {
         "--managers",
         managers,
     ];
-    Wanted {
-        guests: 2,
-        model: model.into(),
-        kernel,
-        more: words.map(String::from).to_vec(),
-        ethernet: false,
-        interactive: false,
-    }
+    words.map(String::from).to_vec()
 }
 
 /// What a case is told.
@@ -87,7 +103,7 @@ pub struct Terms {
     pub quick: bool,
     /// Seconds of each soak.
     pub soak: u64,
-    /// The device model.
+    /// The device model of guest 2.
     pub model: &'static str,
     /// The subnet manager.
     pub manager: Manager,
@@ -136,6 +152,7 @@ const FIVE: &[&[Case]] = &[
     connections::CASES,
     perftest::CASES,
     driver::DOWN,
+    driver::LEDGER,
 ];
 
 /// All points.
@@ -149,8 +166,10 @@ const ALL: &[&[Case]] = &[
     perftest::CASES,
     srp::CASES,
     faults::CASES,
-    ipoib::SOAK,
+    ipoib::SOAK_DATAGRAM,
+    ipoib::SOAK_CONNECTED,
     driver::DOWN,
+    driver::LEDGER,
 ];
 
 /// A group of all points.
@@ -159,13 +178,25 @@ const fn whole(name: &'static str, model: &'static str, manager: Manager) -> Gro
         name,
         quick: false,
         model,
+        fabric: FABRIC,
         kernel: Kernel::Stable,
         manager,
+        soak: 0.25,
         parts: ALL,
     }
 }
 
-/// All groups.
+/// A group of points 1 to 5, with our subnet manager.
+const fn five(name: &'static str, model: &'static str, kernel: Kernel) -> Group {
+    Group {
+        kernel,
+        parts: FIVE,
+        ..whole(name, model, Manager::Ours)
+    }
+}
+
+/// All groups: every variant with our subnet manager, one of either mode with OpenSM, too, and another kernel; a long soak
+/// of each mode of IPoIB.
 pub const GROUPS: &[Group] = &[
     Group {
         quick: true,
@@ -177,21 +208,25 @@ pub const GROUPS: &[Group] = &[
     },
     whole("tavor-opensm", "tavor", Manager::OpenSm),
     whole("arbel", "arbel", Manager::Ours),
+    five("arbel-compat", "arbel-compat", Kernel::Stable),
+    five("sinai", "sinai", Kernel::Stable),
+    five("sinai-old", "sinai-old", Kernel::Stable),
+    five("tavor-newest", "tavor", Kernel::Newest),
+    five("arbel-newest", "arbel", Kernel::Newest),
     Group {
-        parts: FIVE,
-        ..whole("arbel-compat", "arbel-compat", Manager::Ours)
+        fabric: "vm/two-ports.ibsim",
+        parts: &[driver::UP, two_ports::CASES, driver::LEDGER],
+        ..whole("two-ports", "tavor,arbel", Manager::Ours)
     },
     Group {
-        parts: FIVE,
-        ..whole("sinai", "sinai", Manager::Ours)
+        soak: 30.0,
+        parts: &[driver::UP, ipoib::SOAK_DATAGRAM, driver::LEDGER],
+        ..whole("soak-datagram", "tavor", Manager::Ours)
     },
     Group {
-        kernel: Kernel::Newest,
-        ..whole("tavor-newest", "tavor", Manager::Ours)
-    },
-    Group {
-        kernel: Kernel::Newest,
-        ..whole("arbel-newest", "arbel", Manager::Ours)
+        soak: 30.0,
+        parts: &[driver::UP, ipoib::SOAK_CONNECTED, driver::LEDGER],
+        ..whole("soak-connected", "arbel", Manager::Ours)
     },
 ];
 

@@ -47,7 +47,9 @@ fn perftest(lab: &mut Lab, terms: &Terms, what: &str, transports: &[&str]) -> Ou
                 }
             }
             for words in all {
-                let serve = format!("ib_{what}_{measure} -F -n 100 {words} 2>&1");
+                // All sizes go up to 8 MiB.
+                let count = if words.contains("-a") { 20 } else { 100 };
+                let serve = format!("ib_{what}_{measure} -F -n {count} {words} 2>&1");
                 let ask = serve.replace("2>&1", "10.9.1.1 2>&1");
                 let (_, said) = lab.pair(Listens::Tcp(18515), (1, &serve), (2, &ask), 120)?;
                 let last = figure(&said).ok_or_else(|| format!("no figure in:\n{said}"))?;
