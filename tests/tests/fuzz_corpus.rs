@@ -8,7 +8,8 @@ use std::path::Path;
 type Target = (&'static str, fn(&[u8]));
 
 /// Every target of `fuzz/fuzz_targets`, and what it calls.
-const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 9] = [
+    ("cm", ib_cm::read_untrusted),
     ("driver", hostile::drive_untrusted),
     ("hca_entries", |bytes| {
         hca_abi::read_untrusted(bytes);

@@ -6,11 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The crates that must build without an operating system.
-const BARE: [&str; 8] = [
+const BARE: [&str; 9] = [
     "core-ib",
     "hca-abi",
     "mthca-hw",
     "ib-mad",
+    "ib-cm",
     "ipoib",
     "ib-sm",
     "ib-stack",
