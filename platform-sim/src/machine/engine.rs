@@ -217,6 +217,9 @@ impl Engine {
 
     /// A point of context `me`.
     pub(super) fn step(&mut self, me: ContextId) -> Step {
+        if self.stopping {
+            return Step::Go; // what is still under way comes to its end
+        }
         let state = self.context(me).map(|context| context.state);
         if state != Some(State::Running) {
             return Step::GiveWay; // switched off under its own feet
@@ -305,6 +308,9 @@ impl Engine {
 
     /// Starts a handler on top of `me`.
     pub(super) fn begin_interrupt(&mut self, me: ContextId) -> Option<(u16, HandlerRef)> {
+        if self.stopping {
+            return None;
+        }
         let context = self.contexts.get(me.0 as usize)?;
         let (id, idle) = (context.host, context.idle);
         let due = self.host(id)?.interrupts.due();

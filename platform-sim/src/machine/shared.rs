@@ -167,6 +167,9 @@ impl Shared {
                 continue;
             }
             self.block(Waiting::Interrupts, Instant::NEVER, |engine, me| {
+                if engine.stopping {
+                    return true;
+                }
                 let host = engine.context(me).map(|context| context.host);
                 let host = host.and_then(|id| engine.host(id));
                 host.is_some_and(|host| host.interrupts.due() > 0)

@@ -633,11 +633,16 @@ impl Drop for World {
             engine.stopping = true;
             let hosts = engine.hosts.iter();
             let idle: Vec<ContextId> = hosts.flat_map(|host| host.idle.iter().copied()).collect();
-            let waits = |id: &ContextId| {
-                let context = engine.context(*id);
-                context.is_some_and(|context| context.state == State::Waiting(Waiting::Interrupts))
+            // Those that wait, and those that an interrupt was about to wake, or that gave way while they handled one.
+            let ends = |id: &ContextId| {
+                engine.context(*id).is_some_and(|context| {
+                    matches!(
+                        context.state,
+                        State::Waiting(Waiting::Interrupts) | State::Scheduled
+                    )
+                })
             };
-            idle.into_iter().filter(waits).collect()
+            idle.into_iter().filter(ends).collect()
         });
         for id in idle {
             let ended = self.fibers.get_mut(&id).is_none_or(|fiber| {
