@@ -76,7 +76,12 @@ impl InfiniHost {
         let answer = process_smp(&mut self.ports.node, &smp, &context, &mut effects);
         self.follow(bus, &effects);
         match answer {
-            Answer::Reply(reply) => Asked::Reply(Mad(reply.to_bytes())),
+            Answer::Reply(mut reply) => {
+                // The D bit is the driver's to set. Linux looks for a status of zero before it does, and else takes no
+                // notice of what a Set changed. infinihost 8.2.
+                reply.header.status.0 &= !MadStatus::DIRECTION;
+                Asked::Reply(Mad(reply.to_bytes()))
+            }
             Answer::Nothing if smp.header.method == Method::TRAP_REPRESS => Asked::Silent,
             Answer::Nothing | Answer::BadMKey => Asked::Refused,
         }

@@ -162,6 +162,25 @@ fn what_is_no_agents_business_gets_no_answer() {
 }
 
 #[test]
+fn an_answer_to_a_directed_route_leaves_the_d_bit_to_the_driver() {
+    let mut rig = Rig::card(1);
+    rig.start(true);
+    let mut smp = Smp::directed(Method::SET, AttributeId::PORT_INFO, 0, &[1, 3]).unwrap();
+    let mut info: PortInfo = rig.get(1, 1);
+    info.lid = Lid(5);
+    info.client_reregister = true;
+    smp.put(&info).unwrap();
+    let reply = rig.mad_ifc(1, &smp).unwrap();
+    // Whoever hands the Set over takes notice of what it changed if this is zero.
+    assert_eq!(reply.header.status, MadStatus::OK);
+    let refused = Smp::directed(Method::GET, AttributeId(0xff17), 0, &[1, 3]).unwrap();
+    assert_eq!(
+        rig.mad_ifc(1, &refused).unwrap().header.status,
+        MadStatus::UNSUPPORTED_METHOD_ATTRIBUTE
+    );
+}
+
+#[test]
 fn the_m_key_is_looked_at_unless_the_command_says_otherwise() {
     let mut rig = Rig::card(1);
     rig.start(true);
