@@ -16,6 +16,8 @@ pub struct Config<'c> {
     pub sa: SaConfig,
     /// Completion vector of the special QPs.
     pub mad_vector: u16,
+    /// The communication manager, if there is to be one: on every port.
+    pub cm: Option<CmConfig>,
 }
 
 impl Default for Config<'_> {
@@ -26,6 +28,7 @@ impl Default for Config<'_> {
             subnet_manager: None,
             sa: SaConfig::DEFAULT,
             mad_vector: 0,
+            cm: None,
         }
     }
 }
@@ -60,6 +63,26 @@ impl InterfaceConfig {
         kind: InterfaceKind::Ip,
         profile: ipoib::Profile::DEFAULT,
     };
+}
+
+/// A communication manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmConfig {
+    /// How much it holds.
+    pub profile: ib_cm::Profile,
+    /// Where its IDs begin: another number each time that the host starts, so that peers do not take new connections for
+    /// old ones.
+    pub seed: u32,
+}
+
+impl CmConfig {
+    /// As many connections as [`ib_cm::Profile::DEFAULT`] says.
+    pub const fn new(seed: u32) -> Self {
+        Self {
+            profile: ib_cm::Profile::DEFAULT,
+            seed,
+        }
+    }
 }
 
 /// A subnet manager.

@@ -18,6 +18,8 @@ pub struct Job<'d, V> {
 pub(crate) enum What<'d, V> {
     /// Of the special QPs.
     Mad(MadWish),
+    /// Of a connection.
+    Cm(ib_cm::Wish),
     /// Of an interface.
     Link(u8, Control<'d, V>, LinkWish),
     /// Read the port's tables, because of this event or because they were never read.
@@ -36,6 +38,7 @@ pub struct JobDone {
 
 pub(crate) enum Outcome {
     Mad(Granted),
+    Cm(ib_cm::Granted),
     Link(u8, Done),
     Refresh(
         Option<PortEvent>,
@@ -52,6 +55,7 @@ impl<V: Device> Job<'_, V> {
         let port = self.port;
         let what = match &self.what {
             What::Mad(wish) => Outcome::Mad(wish.grant(device)),
+            What::Cm(wish) => Outcome::Cm(wish.grant(device)),
             What::Link(index, control, wish) => Outcome::Link(*index, control.carry_out(*wish)),
             What::Refresh(event) => Outcome::Refresh(*event, PortTables::read(device, port)),
             What::Probe => Outcome::Probe(device.query_port(port).map(|port| port.state)),

@@ -27,6 +27,7 @@
 // A MAD in an enum is 256 bytes more, and there is no allocator to box it with.
 #![allow(clippy::large_enum_variant)]
 
+mod cm;
 mod config;
 mod error;
 mod job;
@@ -34,8 +35,10 @@ mod net;
 mod port;
 mod stack;
 
-pub use config::{Config, InterfaceConfig, InterfaceKind, SubnetManager};
+pub use cm::CmNews;
+pub use config::{CmConfig, Config, InterfaceConfig, InterfaceKind, SubnetManager};
 pub use error::StackError;
+pub use ib_cm;
 pub use ib_sm::{Profile as SmProfile, Report as SmReport, Role as SmRole};
 pub use ipoib;
 pub use job::{Job, JobDone};

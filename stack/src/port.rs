@@ -1,11 +1,12 @@
 //! One port of a host: its special QPs, who gets the MADs that come by them, the SA client, the subnet manager.
 
 use crate::job::{Job, What};
-use crate::{Config, GIDS, PKEYS, StackError, SubnetManager};
+use crate::{CmConfig, Config, GIDS, PKEYS, StackError, SubnetManager};
 use core_ib::platform::{Fifo, Placed, Platform, Room};
 use core_ib::verbs::{PortAttr, PortCache, PortEvent, PortTables, Verbs, VerbsError};
 use core_ib::wire::mad::{AttributeId, Method};
 use core_ib::{Gid, Instant, Lid, PKey};
+use ib_cm::{Cm, CmNext, TableStore};
 use ib_mad::{
     AgentId, Delivery, Dispatch, DispatchNext, MadPort, Outgoing, Pong, PortNext, Received,
     Registration, Sa, SaNext, SaPort, SendError, SpecialQp,
@@ -34,6 +35,7 @@ const PROBE: core::time::Duration = core::time::Duration::from_millis(50);
 
 type PlacedMads<'d, V, P> = Placed<'d, MadPort<'d, V, P, RECVS, SENDS>, P>;
 type PlacedCache<'d, P> = Placed<'d, PortCache<<P as Platform>::RawLock, GIDS, PKEYS>, P>;
+pub(crate) type PortCm<'d, P> = Cm<TableStore<'d, P>>;
 pub(crate) type PortSa = Sa<QUERIES, GROUPS, KEPT, TABLE>;
 
 /// Counters of a port.
@@ -81,6 +83,7 @@ pub(crate) struct Port<'d, V: Verbs, P: Platform> {
     pub(crate) sa: Placed<'d, PortSa, P>,
     pong: (AgentId, Pong),
     pub(crate) manager: Option<Manager<'d, P>>,
+    pub(crate) cm: Option<Placed<'d, PortCm<'d, P>, P>>,
     pub(crate) statistics: PortStatistics,
     armed: bool,
     /// A look at the port's state is under way, or due then.
@@ -127,6 +130,8 @@ pub(crate) enum PortStep {
     Sa(SaNext),
     /// News of the subnet manager.
     Report(Report),
+    /// News of a connection.
+    Cm(ib_cm::Event),
     /// Nothing before this instant.
     Wait(Instant),
 }
@@ -150,6 +155,10 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             }
             _ => None,
         };
+        let cm = match &config.cm {
+            Some(wanted) => Some(Self::cm(device, machine, number, wanted, &mut dispatch)?),
+            None => None,
+        };
         let cache = Self::cache(machine, number)?;
         let mads = Self::mads(device, machine, number, config.mad_vector)?;
         Ok(Self {
@@ -160,6 +169,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             sa,
             pong: (pong, Pong::new(config.description)),
             manager,
+            cm,
             statistics: PortStatistics::default(),
             armed: false,
             probing: false,
@@ -170,6 +180,21 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
     }
 
     // Each part is made in a function of its own, whose frame is gone when the next one is made.
+
+    #[inline(never)]
+    fn cm(
+        device: &'d V,
+        machine: &'d P,
+        number: u8,
+        wanted: &CmConfig,
+        dispatch: &mut Dispatch<AGENTS, REQUESTS>,
+    ) -> Result<Placed<'d, PortCm<'d, P>, P>, StackError> {
+        let agent = dispatch.register(ib_cm::registration())?;
+        let store = TableStore::new(machine, &wanted.profile)?;
+        let guid = device.query_device().node_guid;
+        let seed = wanted.seed ^ u32::from(number) << 30;
+        Ok(Room::new(machine)?.put(Cm::new(agent, guid, seed, store)))
+    }
 
     #[inline(never)]
     fn cache(machine: &'d P, number: u8) -> Result<PlacedCache<'d, P>, StackError> {
@@ -325,10 +350,11 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         Ok(true)
     }
 
-    /// Does what is due. Call again after anything but `Wait`.
+    /// Does what is due, of connections if their news have room. Call again after anything but `Wait`.
     pub(crate) fn poll(
         &mut self,
         jobs: &mut Fifo<'d, Job<'d, V>, P>,
+        cm_room: bool,
         now: Instant,
     ) -> Result<PortStep, VerbsError> {
         // What came. A wish needs a place among the jobs, an answer one among the sends.
@@ -389,6 +415,24 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
                 _ => {}
             }
         }
+        while cm_room && !jobs.is_full() && self.mads.room() > 1 {
+            let Some(cm) = &mut self.cm else {
+                break;
+            };
+            match cm.poll(now) {
+                CmNext::Send(outgoing) => self.send(&outgoing, now),
+                CmNext::Wish(wish) => {
+                    let (port, what) = (self.number, What::Cm(wish));
+                    // There was room.
+                    let _ = jobs.push_back(Job { port, what });
+                }
+                CmNext::Event(event) => return Ok(PortStep::Cm(event)),
+                CmNext::WaitUntil(at) => {
+                    wake = wake.min(at);
+                    break;
+                }
+            }
+        }
         if let Some((_, at)) = self.is_sm {
             wake = wake.min(at);
         }
@@ -426,6 +470,10 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
             Delivery::Request { agent } | Delivery::Response { agent, .. } => {
                 if agent == self.sa.agent() {
                     self.sa.handle(received, now);
+                } else if let Some(cm) = &mut self.cm
+                    && cm.agent() == agent
+                {
+                    cm.handle(received, now);
                 } else if agent == self.pong.0 {
                     self.send(&self.pong.1.answer(received), now);
                 } else {

@@ -1,12 +1,13 @@
 //! The host: its ports, its interfaces, and the jobs that they wish done.
 
+use crate::cm::{CmNews, OWNER};
 use crate::job::{Job, JobDone, Outcome, What};
 use crate::net::{Half, Net};
 use crate::port::{Port, PortStatistics, PortStatus, PortStep};
 use crate::{Config, MAX_INTERFACES, MAX_PORTS, StackError};
 use core_ib::Instant;
 use core_ib::platform::{Fifo, Placed, Platform, Room};
-use core_ib::verbs::{AsyncEvent, DeviceModify, PortEvent, Verbs, VerbsError};
+use core_ib::verbs::{AsyncEvent, DeviceModify, PortEvent, QpEvent, Verbs, VerbsError};
 use core_ib::wire::mad::PathRecord;
 use heapless::Vec;
 use ib_mad::{GroupUser, NoAnswer, SaAnswer, SaError, SaNext};
@@ -19,6 +20,9 @@ use ipoib::{NetInterface, SendError};
 const JOBS: usize = 32;
 /// News that wait to be taken; the oldest is dropped for a new one, and counted.
 const NEWS: usize = 32;
+
+/// News of connections that wait to be taken. What would be one more waits in the communication manager.
+const CM_NEWS: usize = 16;
 
 /// News of a host, for whoever watches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +39,13 @@ pub enum StackEvent {
 /// One host. See the crate's page for how it is driven.
 pub struct Stack<'d, V: Verbs, P: Platform> {
     device: &'d V,
-    ports: Vec<Port<'d, V, P>, MAX_PORTS>,
+    pub(crate) ports: Vec<Port<'d, V, P>, MAX_PORTS>,
     nets: Vec<Placed<'d, Net<'d, V, P>, P>, MAX_INTERFACES>,
     jobs: Fifo<'d, Job<'d, V>, P>,
     news: Fifo<'d, StackEvent, P>,
     news_lost: u32,
+    /// Of the owner's connections.
+    pub(crate) cm_news: Fifo<'d, CmNews, P>,
 }
 
 /// An SA request's cookie: whose it is, and the interface's own ticket.
@@ -120,6 +126,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             jobs: Fifo::new(machine, JOBS)?,
             news: Fifo::new(machine, NEWS)?,
             news_lost: 0,
+            cm_news: Fifo::new(machine, CM_NEWS)?,
         };
         match stack.fill(machine, count, config) {
             Ok(()) => Ok(stack),
@@ -208,9 +215,15 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
                 let _ = self.jobs.push_back(Job { port, what });
             }
             _ => {
-                self.ports
-                    .iter_mut()
-                    .for_each(|port| port.async_event(event));
+                for port in &mut self.ports {
+                    port.async_event(event);
+                    if let AsyncEvent::Qp(qp, QpEvent::CommunicationEstablished) = *event
+                        && let Some(cm) = &mut port.cm
+                        && let Some(conn) = cm.of_qp(qp)
+                    {
+                        cm.communication_established(conn);
+                    }
+                }
                 self.nets
                     .iter_mut()
                     .for_each(|net| net.async_event(event, now));
@@ -223,8 +236,10 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         for index in 0..self.ports.len() {
             while let Some(port) = self.ports.get_mut(index) {
                 port.jobs(&mut self.jobs, now);
-                match port.poll(&mut self.jobs, now)? {
+                let cm_room = !self.cm_news.is_full();
+                match port.poll(&mut self.jobs, cm_room, now)? {
                     PortStep::Sa(next) => self.sa_answer(next, now),
+                    PortStep::Cm(event) => self.cm_event(index, event, now),
                     PortStep::Report(report) => self.tell(StackEvent::Manager(report)),
                     PortStep::Wait(at) => {
                         wake = wake.min(at);
@@ -241,6 +256,9 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         let SaNext::Done { cookie, result, .. } = next else {
             return;
         };
+        if cookie >> 56 == OWNER {
+            return self.owners_path(cookie, result);
+        }
         let (net, ticket) = of_cookie(cookie);
         let Some(net) = self.nets.get_mut(net) else {
             return;
@@ -357,6 +375,11 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         };
         match done.what {
             Outcome::Mad(granted) => port.granted(&granted),
+            Outcome::Cm(granted) => {
+                if let Some(cm) = &mut port.cm {
+                    cm.granted(&granted, now);
+                }
+            }
             Outcome::Link(index, done) => {
                 if let Some(net) = self.nets.get_mut(usize::from(index)) {
                     net.handle(Event::Done(done), now);
