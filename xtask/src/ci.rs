@@ -24,7 +24,7 @@ struct Stage {
     run: fn(Duration) -> Result<(), String>,
 }
 
-const STAGES: [Stage; 11] = [
+const STAGES: [Stage; 12] = [
     Stage {
         name: "format",
         minutes: 2,
@@ -110,6 +110,12 @@ const STAGES: [Stage; 11] = [
         minutes: 15,
         run: |limit| script(".ci/fuzz", limit),
     },
+    Stage {
+        // Five minutes of it make the guests.
+        name: "vm",
+        minutes: 35,
+        run: vm,
+    },
 ];
 
 /// Runs the stages whose names begin with one of `wanted`, or all.
@@ -167,6 +173,14 @@ fn bare(limit: Duration) -> Result<(), String> {
     command
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", target);
+    finish(&mut command, Some(limit))
+}
+
+/// The short matrix, by this program itself: Linux guests on the device models.
+fn vm(limit: Duration) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(own);
+    command.args(["vm", "test", "--quick"]).current_dir(root());
     finish(&mut command, Some(limit))
 }
 
