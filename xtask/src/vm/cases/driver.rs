@@ -15,11 +15,13 @@ pub const DOWN: &[Case] = &[
     Case::new("reload", reload),
     Case::new("guest reboot", reboot),
     Case::new("guest crash", crash).long(),
-    Case::new("server restart", server_restart).long(),
 ];
 
-/// Last of all: what the models did not act on.
+/// What the models did not act on: when all else is over.
 pub const LEDGER: &[Case] = &[Case::new("ledger", ledger)];
+
+/// Nothing is left of the models afterwards, their ledgers included.
+pub const SERVER: &[Case] = &[Case::new("server restart", server_restart).long()];
 
 const LOAD: &str = "modprobe -a ib_uverbs ib_umad ib_ipoib rdma_ucm ib_mthca && ls /sys/class/infiniband/mthca0 > /dev/null";
 

@@ -153,6 +153,7 @@ const FIVE: &[&[Case]] = &[
     perftest::CASES,
     driver::DOWN,
     driver::LEDGER,
+    driver::SERVER,
 ];
 
 /// All points.
@@ -170,6 +171,7 @@ const ALL: &[&[Case]] = &[
     ipoib::SOAK_CONNECTED,
     driver::DOWN,
     driver::LEDGER,
+    driver::SERVER,
 ];
 
 /// A group of all points.
