@@ -87,7 +87,16 @@ proptest! {
         // Some come late: those requests are refused for a while.
         pair.owner.posted = vec![2048; needed.saturating_sub(late)].into();
         let mut fates = fates.into_iter();
-        pair.fate = Box::new(move |_| fates.next().map_or(Fate::Arrives, fate));
+        // As many losses as there are retries: what is tried once more than that has met none of them at last.
+        let mut losses = limits.0.retry_count;
+        pair.fate = Box::new(move |_| match fates.next().map_or(Fate::Arrives, fate) {
+            Fate::Lost if losses == 0 => Fate::Arrives,
+            Fate::Lost => {
+                losses -= 1;
+                Fate::Lost
+            }
+            other => other,
+        });
         for _ in 0..40 {
             pair.request();
             pair.reply();
