@@ -118,7 +118,7 @@ fn switch_restart(lab: &mut Lab, _: &Terms) -> Outcome {
 fn failover(lab: &mut Lab, terms: &Terms) -> Outcome {
     if terms.manager == Manager::OpenSm {
         // A second OpenSM, in the other guest; then the first is killed.
-        let start = "setsid opensm -p 1 -f /tmp/osm.log -P /tmp/partitions.conf > /dev/null 2>&1 < /dev/null &";
+        let start = "setsid opensm -d2 -p 1 -f /tmp/osm.log -P /tmp/partitions.conf > /dev/null 2>&1 < /dev/null &";
         let copy = lab
             .ok(1, "cat /tmp/partitions.conf", 10)?
             .replace('\n', "\\n");
