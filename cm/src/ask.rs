@@ -328,6 +328,28 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whose it is.
+    pub const fn cookie(&self) -> u64 {
+        match self {
+            Self::Request { cookie, .. }
+            | Self::Reply { cookie, .. }
+            | Self::Established { cookie, .. }
+            | Self::Rejected { cookie, .. }
+            | Self::Failed { cookie, .. }
+            | Self::Disconnecting { cookie, .. }
+            | Self::Disconnected { cookie, .. }
+            | Self::PathRequested { cookie, .. }
+            | Self::PathAnswered { cookie, .. }
+            | Self::PathFailed { cookie, .. }
+            | Self::Gone { cookie, .. }
+            | Self::ServiceRequest { cookie, .. }
+            | Self::Resolved { cookie, .. }
+            | Self::Unresolved { cookie, .. } => *cookie,
+        }
+    }
+}
+
 /// What the owner is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmNext {

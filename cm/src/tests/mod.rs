@@ -1,6 +1,7 @@
 //! Two communication managers and what is between them.
 
 mod chance;
+mod more;
 mod table;
 
 use crate::*;
