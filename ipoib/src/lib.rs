@@ -1,4 +1,4 @@
-//! IP over InfiniBand in datagram mode (RFC 4391, RFC 4392).
+//! IP over InfiniBand (RFC 4391, RFC 4392), by datagrams and, where wanted, by connections (RFC 4755).
 //!
 //! One interface is one partition (P_Key) of one port: a UD queue pair, a broadcast group, an MTU. Any number of them
 //! may live on a port, and know nothing of each other. Two halves:
@@ -71,6 +71,8 @@ mod stats;
 mod world;
 
 pub use net::{GroupError, NetInterface, SendError};
-pub use profile::{Profile, Timers};
+pub use profile::{ConnectedProfile, Profile, Timers};
 pub use room::Room;
-pub use stats::{LinkStatistics, NeighbourStatistics, RingStatistics, Statistics};
+pub use stats::{
+    ConnectedStatistics, LinkStatistics, NeighbourStatistics, RingStatistics, Statistics,
+};

@@ -47,8 +47,42 @@ pub struct Profile {
     pub memberships: u16,
     /// Ask whether somebody has an IPv6 address before answering for it (RFC 4862). `neigh` only.
     pub duplicate_address_detection: bool,
+    /// Connected mode, if it is wanted; needs a communication manager beside the interface.
+    pub connected: Option<ConnectedProfile>,
     /// Times.
     pub timers: Timers,
+}
+
+/// Capacities of connected mode. protocols 6.9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectedProfile {
+    /// Bytes of the longest datagram, at most 65520. Each of the frames below is as long as that.
+    pub mtu: u16,
+    /// Connections, to peers and from peers together. Beyond that peers are rejected, and sent datagrams.
+    pub connections: u16,
+    /// Frames to be sent at the same time.
+    pub send_frames: u16,
+    /// Receive buffers, shared by all connections.
+    pub recv_frames: u16,
+    /// A connection that was not used for so long is ended.
+    pub idle: Duration,
+}
+
+impl ConnectedProfile {
+    /// 64 KiB, 32 connections, 3 MiB of frames; idle ones live as long as Linux's.
+    pub const DEFAULT: Self = Self {
+        mtu: 65520,
+        connections: 32,
+        send_frames: 16,
+        recv_frames: 32,
+        idle: Duration::from_secs(512),
+    };
+}
+
+impl Default for ConnectedProfile {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// How long things take and last. All are at least 1 ms.
@@ -119,6 +153,7 @@ impl Profile {
         parked_per_neighbour: 32,
         memberships: 32,
         duplicate_address_detection: true,
+        connected: None,
         timers: Timers::DEFAULT,
     };
 }

@@ -124,6 +124,37 @@ pub struct NeighbourStatistics {
     pub unknown_protocol: u64,
 }
 
+/// Counters of connected mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectedStatistics {
+    /// Connections that came up, to peers and from peers.
+    pub opened: u64,
+    /// Connections that were given up.
+    pub ended: u64,
+    /// Peers that were rejected.
+    pub rejected: u64,
+    /// `connections` of the profile.
+    pub connections_full: u64,
+    /// QPs that could not be made.
+    pub failed_wishes: u64,
+    /// Messages whose send completed.
+    pub sent: u64,
+    /// Messages that came.
+    pub received: u64,
+    /// Sends that failed.
+    pub send_errors: u64,
+    /// Receives that failed, or were of no connection.
+    pub receive_errors: u64,
+    /// Dropped: longer than the peer takes.
+    pub too_long: u64,
+    /// Dropped: `send_frames` of connected mode.
+    pub no_frame: u64,
+    /// Dropped: the QP did not take them.
+    pub refused_posts: u64,
+    /// Completions of nothing that was posted.
+    pub stray_completions: u64,
+}
+
 /// Everything that an interface counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -131,6 +162,8 @@ pub struct Statistics {
     pub link: LinkStatistics,
     /// The rings.
     pub rings: RingStatistics,
+    /// Connected mode; all zero where there is none.
+    pub connected: ConnectedStatistics,
     /// The neighbour half; all zero where there is none.
     pub neighbours: NeighbourStatistics,
 }

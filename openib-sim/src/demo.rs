@@ -9,7 +9,7 @@ use core_ib::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use platform_sim::fabric::topology::NodeKind;
 
-pub use crate::options::Options;
+pub use crate::options::{IpMode, Options};
 
 fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -132,6 +132,7 @@ pub fn run(options: &Options) -> Result<(), Stop> {
     let canvas = options.canvas()?;
     let capture = options.capture()?;
     settings.capture = capture.clone();
+    settings.connected = options.mode == IpMode::Connected;
     if options.pcap_all {
         settings.capture_at = None;
     }

@@ -2,10 +2,11 @@
 
 use crate::demo::failed;
 use crate::ended::{Ended, Stop};
+use crate::options::IpMode;
 use crate::options::Options;
 use crate::say;
 use crate::sim::{Settings, Simulation};
-use crate::tun::{Child, MTU, Namespace};
+use crate::tun::{Child, Namespace};
 use core::time::Duration;
 use core_ib::Instant;
 use platform_sim::fabric::topology::PortRef;
@@ -18,6 +19,7 @@ pub fn run(options: &Options) -> Result<(), Stop> {
     let mut settings = Settings::new(options.topology()?, options.seed);
     let capture = options.capture()?;
     settings.capture = capture.clone();
+    settings.connected = options.mode == IpMode::Connected;
     if options.pcap_all {
         settings.capture_at = None;
     }
@@ -55,7 +57,7 @@ fn show(simulation: &mut Simulation, options: &Options, ended: &Ended) -> Result
             continue;
         };
         let tun = namespace
-            .burst_tun("ib0", MTU, &host.spec.addresses)
+            .burst_tun("ib0", host.spec.mtu(), &host.spec.addresses)
             .map_err(problem)?;
         namespaces.push(namespace);
         simulation.start_with_tun(index, tun)?;

@@ -8,7 +8,7 @@ use crate::tun::{BurstTun, Cidr, Outbox};
 use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::{Completion, Platform, Wake};
-use core_ib::verbs::VerbsError;
+use core_ib::verbs::{Device, VerbsError};
 use ib_sm::Level as SmLevel;
 use ib_stack::ipoib::SendError;
 use ib_stack::ipoib::link::LinkState;
@@ -65,6 +65,8 @@ pub enum Command {
         /// How long to wait for an answer.
         patience: Duration,
     },
+    /// Echo requests from now on have so many bytes of data.
+    PingSize(usize),
     /// Take a TCP stream; transfers count from 0 in the order in which they were asked for.
     Listen {
         /// On this port.
@@ -160,6 +162,15 @@ impl Wake for HostWake {
 pub struct Remote {
     shared: Arc<Mutex<Shared>>,
     wake: Arc<HostWake>,
+}
+
+impl HostSpec {
+    /// Bytes of the longest packet of its interface.
+    pub fn mtu(&self) -> u16 {
+        self.ipoib
+            .connected
+            .map_or(crate::tun::MTU, |connected| connected.mtu)
+    }
 }
 
 impl Remote {
@@ -382,6 +393,13 @@ fn with_stack(
                 ..ib_sm::Config::default()
             },
         }),
+        // Another life has other IDs.
+        cm: spec.ipoib.connected.map(|_| {
+            let now = machine.now().0 >> 10;
+            ib_stack::CmConfig::new(
+                now as u32 ^ (hca.query_device().node_guid.0 as u32).rotate_left(16),
+            )
+        }),
         ..ib_stack::Config::default()
     };
     let mut stack = Stack::open(machine, hca, &config).map_err(|error| error.to_string())?;
@@ -482,6 +500,7 @@ impl Host<'_, '_> {
                     interval,
                     patience,
                 } => ip.ping(peer, count, interval, patience, now),
+                Command::PingSize(size) => ip.set_ping_size(size),
                 Command::Listen { port, expected } => {
                     ip.listen(port, expected);
                     self.transfers += 1;

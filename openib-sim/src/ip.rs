@@ -93,6 +93,8 @@ struct Pinging {
     patience: Duration,
     next: Instant,
     outstanding: Vec<(u16, Instant)>,
+    /// Bytes of data.
+    size: usize,
 }
 
 /// A stream whose bytes are a function of their position, so that both ends know them.
@@ -161,6 +163,8 @@ pub struct IpHost {
     sockets: SocketSet<'static>,
     ping: SocketHandle,
     pinging: Vec<Pinging>,
+    /// Bytes of data of the echo requests that are asked for from now on.
+    ping_size: usize,
     echoes: Vec<Echo>,
     streams: Vec<Stream>,
     next_port: u16,
@@ -203,6 +207,7 @@ impl IpHost {
             sockets,
             ping,
             pinging: Vec::new(),
+            ping_size: 56,
             echoes: Vec::new(),
             streams: Vec::new(),
             next_port: 49152 + (seed % 8192) as u16,
@@ -233,6 +238,11 @@ impl IpHost {
         self.wire.dropped
     }
 
+    /// Echo requests that are asked for from now on have so many bytes of data, 8 at least; 56 before.
+    pub fn set_ping_size(&mut self, size: usize) {
+        self.ping_size = size.max(8);
+    }
+
     /// Sends `count` echo requests to `peer`, one each `interval`; an answer counts for `patience`.
     pub fn ping(
         &mut self,
@@ -250,6 +260,7 @@ impl IpHost {
             patience,
             next: now,
             outstanding: Vec::new(),
+            size: self.ping_size,
         });
     }
 
@@ -354,7 +365,7 @@ impl IpHost {
         for pinging in &mut self.pinging {
             while pinging.left > 0 && pinging.next <= now && socket.can_send() {
                 let sequence = pinging.sequence;
-                let mut data = [0; 56];
+                let mut data = vec![0; pinging.size];
                 data[..8].copy_from_slice(&now.0.to_be_bytes());
                 let peer = IpAddress::from(pinging.peer);
                 match pinging.peer {

@@ -10,6 +10,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// How an IP interface carries packets to one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum IpMode {
+    /// As datagrams, 2044 bytes at most.
+    #[default]
+    Datagram,
+    /// By a connection, 65520 bytes at most, where the peer takes them.
+    Connected,
+}
+
 /// Options of the demonstration.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -28,6 +38,9 @@ pub struct Options {
     /// Hosts on one switch.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=35), conflicts_with = "topology")]
     pub hosts: u8,
+    /// How the IP interfaces carry packets.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: IpMode,
     /// Packets lost on every cable, in percent, once the interfaces are up. A capture has them, too.
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub loss: f64,

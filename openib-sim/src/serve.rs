@@ -44,6 +44,9 @@ pub struct Options {
     /// hosts that are no guests.
     #[arg(long, default_value_t = 0)]
     pub ours: u32,
+    /// How their IP interfaces carry packets.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: crate::options::IpMode,
     /// On how many of them a subnet manager runs, the first with the highest priority.
     #[arg(long, default_value_t = 0)]
     pub managers: u32,

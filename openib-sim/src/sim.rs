@@ -31,6 +31,8 @@ pub struct Settings {
     pub sweep_interval: Duration,
     /// Hosts have IP interfaces.
     pub ip: bool,
+    /// The interfaces have connected mode.
+    pub connected: bool,
     /// Partitions beside the default one.
     pub partitions: Vec<core_ib::PKey>,
     /// Records packets: see [`Settings::capture_at`].
@@ -53,6 +55,7 @@ impl Settings {
             managers: 1,
             sweep_interval: Duration::from_secs(10),
             ip: true,
+            connected: false,
             partitions: Vec::new(),
             capture: None,
             capture_at: Some(0),
@@ -119,6 +122,14 @@ pub fn addresses(index: usize) -> Vec<Cidr> {
             prefix: 64,
         },
     ]
+}
+
+/// Capacities of a host's interface.
+pub fn ipoib_profile(connected: bool) -> ib_stack::ipoib::Profile {
+    ib_stack::ipoib::Profile {
+        connected: connected.then_some(ib_stack::ipoib::ConnectedProfile::DEFAULT),
+        ..ib_stack::ipoib::Profile::DEFAULT
+    }
 }
 
 /// The first port of a node that has a cable; 1 if none has.
@@ -254,6 +265,7 @@ impl Simulation {
             managers,
             sweep_interval,
             ip,
+            connected,
             partitions,
             capture,
             capture_at,
@@ -345,7 +357,7 @@ impl Simulation {
                 addresses: if ip { addresses(index) } else { Vec::new() },
                 subnet_manager: manager,
                 driver,
-                ipoib: ib_stack::ipoib::Profile::DEFAULT,
+                ipoib: ipoib_profile(connected),
                 partitions: partitions.clone(),
             };
             simulation.hosts.push(SimHost {
@@ -373,7 +385,7 @@ impl Simulation {
             if spec.addresses.is_empty() {
                 return IpEnd::None;
             }
-            let host = IpHost::new(&spec.addresses, 2044, seed, machine.now());
+            let host = IpHost::new(&spec.addresses, spec.mtu(), seed, machine.now());
             IpEnd::Programs(Box::new(host))
         })
     }

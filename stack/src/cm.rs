@@ -11,6 +11,9 @@ use ib_mad::{SaAnswer, SaError};
 /// In the upper byte of an SA cookie: a path that the owner asked for.
 pub(crate) const OWNER: u64 = 0xfe;
 
+/// In the upper byte of a connection's cookie: it is an interface's.
+pub(crate) const INTERFACE: u64 = 0xff;
+
 /// News for the owner, about connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,7 +30,8 @@ pub enum CmNews {
 }
 
 impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
-    /// The communication manager of port `number`, if the host has one. Poll afterwards.
+    /// The communication manager of port `number`, if the host has one. Poll afterwards. Cookies whose upper byte is 0xFF
+    /// are those of the interfaces.
     pub fn cm(&mut self, number: u8) -> Option<&mut Cm<TableStore<'d, P>>> {
         let mut ports = self.ports.iter_mut();
         let port = ports.find(|port| port.number == number)?;
@@ -92,9 +96,18 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         let _ = self.cm_news.push_back(CmNews::Path { cookie, path });
     }
 
-    /// News of a port's connections: for the owner.
-    pub(crate) fn cm_event(&mut self, index: usize, event: ib_cm::Event, _now: Instant) {
-        let number = self.ports.get(index).map_or(0, |port| port.number);
+    /// News of a port's connections: for an interface, or for the owner.
+    pub(crate) fn cm_event(&mut self, index: usize, event: ib_cm::Event, now: Instant) {
+        let port = self.ports.get_mut(index);
+        let number = port.as_ref().map_or(0, |port| port.number);
+        if event.cookie() >> 56 == INTERFACE {
+            let net = self.nets.get_mut(event.cookie() as u8 as usize);
+            if let (Some(net), Some(cm)) = (net, port.and_then(|port| port.cm.as_deref_mut())) {
+                net.link().connection_event(&event, cm, now);
+                self.stirred = true;
+            }
+            return;
+        }
         // There was room.
         let _ = self.cm_news.push_back(CmNews::Event(number, event));
     }

@@ -33,6 +33,11 @@ pub enum StackError {
         /// The P_Key.
         p_key: PKey,
     },
+    /// An interface is to have connected mode, and the host no communication manager.
+    NoCommunicationManager {
+        /// The interface's port.
+        port: u8,
+    },
     /// Two interfaces are on one partition of one port.
     SamePartition {
         /// The port.
@@ -51,6 +56,10 @@ impl fmt::Display for StackError {
             Self::TooMany { what, limit } => write!(f, "at most {limit} {what}"),
             Self::NoSuchPort { port } => write!(f, "the HCA has no port {port}"),
             Self::NoPartition { p_key } => write!(f, "P_Key {p_key} is no partition's"),
+            Self::NoCommunicationManager { port } => write!(
+                f,
+                "the interface on port {port} is to have connected mode: give `cm` in the configuration"
+            ),
             Self::SamePartition { port, p_key } => {
                 write!(
                     f,

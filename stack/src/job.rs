@@ -7,7 +7,7 @@ use crate::{GIDS, PKEYS};
 use core_ib::verbs::{Device, PortEvent, PortModify, PortTables, VerbsError};
 use core_ib::wire::mad::Capability;
 use ib_mad::{Granted, Wish as MadWish};
-use ipoib::link::{Control, Done, Wish as LinkWish};
+use ipoib::link::{ConnDone, ConnWish, Control, Done, Wish as LinkWish};
 
 /// Something to be done.
 pub struct Job<'d, V> {
@@ -20,6 +20,8 @@ pub(crate) enum What<'d, V> {
     Mad(MadWish),
     /// Of a connection.
     Cm(ib_cm::Wish),
+    /// Of an interface's connections.
+    Conn(u8, ConnWish),
     /// Of an interface.
     Link(u8, Control<'d, V>, LinkWish),
     /// Read the port's tables, because of this event or because they were never read.
@@ -39,6 +41,7 @@ pub struct JobDone {
 pub(crate) enum Outcome {
     Mad(Granted),
     Cm(ib_cm::Granted),
+    Conn(u8, ConnDone),
     Link(u8, Done),
     Refresh(
         Option<PortEvent>,
@@ -55,6 +58,7 @@ impl<V: Device> Job<'_, V> {
         let port = self.port;
         let what = match &self.what {
             What::Mad(wish) => Outcome::Mad(wish.grant(device)),
+            What::Conn(index, wish) => Outcome::Conn(*index, wish.carry_out(device)),
             What::Cm(wish) => Outcome::Cm(wish.grant(device)),
             What::Link(index, control, wish) => Outcome::Link(*index, control.carry_out(*wish)),
             What::Refresh(event) => Outcome::Refresh(*event, PortTables::read(device, port)),

@@ -21,6 +21,9 @@ pub(crate) struct Net<'d, V: Verbs, P: Platform> {
     pub(crate) p_key: PKey,
     /// Its CQs are armed: sends, receives together, as the interface arms them.
     pub(crate) armed: bool,
+    /// It has connected mode, and listens for peers that connect.
+    pub(crate) listens: bool,
+    pub(crate) connected: bool,
     pub(crate) state: LinkState,
 }
 
@@ -54,6 +57,8 @@ impl<'d, V: Verbs, P: Platform> Net<'d, V, P> {
             port,
             p_key,
             armed: false,
+            listens: false,
+            connected: profile.connected.is_some(),
             state,
         })
     }
@@ -76,6 +81,14 @@ impl<'d, V: Verbs, P: Platform> Net<'d, V, P> {
         match &self.half {
             Half::Ip(ip) => ip.cqs(),
             Half::Link(link) => link.cqs(),
+        }
+    }
+
+    /// The half that has frames.
+    pub(crate) fn link(&mut self) -> &mut LinkInterface<'d, V, P> {
+        match &mut self.half {
+            Half::Ip(ip) => ip.link_mut(),
+            Half::Link(link) => link,
         }
     }
 
@@ -116,7 +129,10 @@ impl<'d, V: Verbs, P: Platform> Net<'d, V, P> {
         let [sends, receives] = self.cqs();
         // Both, whichever fired.
         let fired = [sends, receives].map(|cq| device.take_cq_event(cq));
-        let fired = fired.contains(&true);
+        let mut fired = fired.contains(&true);
+        if let Some(cqs) = self.link().connected_cqs() {
+            fired |= cqs.map(|cq| device.take_cq_event(cq)).contains(&true);
+        }
         if fired {
             self.armed = false;
         }

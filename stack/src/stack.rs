@@ -1,6 +1,6 @@
 //! The host: its ports, its interfaces, and the jobs that they wish done.
 
-use crate::cm::{CmNews, OWNER};
+use crate::cm::{CmNews, INTERFACE, OWNER};
 use crate::job::{Job, JobDone, Outcome, What};
 use crate::net::{Half, Net};
 use crate::port::{Port, PortStatistics, PortStatus, PortStep};
@@ -40,10 +40,12 @@ pub enum StackEvent {
 pub struct Stack<'d, V: Verbs, P: Platform> {
     device: &'d V,
     pub(crate) ports: Vec<Port<'d, V, P>, MAX_PORTS>,
-    nets: Vec<Placed<'d, Net<'d, V, P>, P>, MAX_INTERFACES>,
+    pub(crate) nets: Vec<Placed<'d, Net<'d, V, P>, P>, MAX_INTERFACES>,
     jobs: Fifo<'d, Job<'d, V>, P>,
     news: Fifo<'d, StackEvent, P>,
     news_lost: u32,
+    /// An interface has heard of a connection since it was polled.
+    pub(crate) stirred: bool,
     /// Of the owner's connections.
     pub(crate) cm_news: Fifo<'d, CmNews, P>,
 }
@@ -105,6 +107,9 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             if p_key.base() == 0 {
                 return Err(StackError::NoPartition { p_key });
             }
+            if net.profile.connected.is_some() && config.cm.is_none() {
+                return Err(StackError::NoCommunicationManager { port });
+            }
             let mut before = config.interfaces.iter().take(index);
             if before.any(|other| other.port == port && other.p_key.base() == p_key.base()) {
                 return Err(StackError::SamePartition { port, p_key });
@@ -126,6 +131,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             jobs: Fifo::new(machine, JOBS)?,
             news: Fifo::new(machine, NEWS)?,
             news_lost: 0,
+            stirred: false,
             cm_news: Fifo::new(machine, CM_NEWS)?,
         };
         match stack.fill(machine, count, config) {
@@ -201,7 +207,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
             wake = self.poll_nets(now);
             wake = wake.min(self.poll_ports(now)?);
         }
-        if !self.jobs.is_empty() {
+        if !self.jobs.is_empty() || core::mem::take(&mut self.stirred) {
             wake = now;
         }
         Ok(wake)
@@ -303,8 +309,40 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
                     asks => self.ask(index, port, asks, now),
                 }
             }
+            wake = wake.min(self.poll_connections(index, now));
         }
         wake
+    }
+
+    /// What an interface has to do about its connections.
+    fn poll_connections(&mut self, index: usize, now: Instant) -> Instant {
+        let Self {
+            ports, nets, jobs, ..
+        } = self;
+        let Some(net) = nets.get_mut(index).filter(|net| net.connected) else {
+            return Instant::NEVER;
+        };
+        let number = net.port;
+        let port = ports.iter_mut().find(|port| port.number == number);
+        let Some(cm) = port.and_then(|port| port.cm.as_deref_mut()) else {
+            return Instant::NEVER;
+        };
+        let cookie = INTERFACE << 56 | index as u64;
+        if !net.listens {
+            // The names are those of a QP of ours: nobody else has them.
+            net.listens = net.link().listen_for_connections(cm, cookie, now).is_ok();
+        }
+        while !jobs.is_full() {
+            match net.link().poll_connections(cm, cookie, now) {
+                Ok(wish) => {
+                    let (port, what) = (number, What::Conn(index as u8, wish));
+                    // There was room.
+                    let _ = jobs.push_back(Job { port, what });
+                }
+                Err(wake) => return wake,
+            }
+        }
+        now
     }
 
     /// To the SA client of the port. What it does not take is answered at once.
@@ -375,6 +413,11 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         };
         match done.what {
             Outcome::Mad(granted) => port.granted(&granted),
+            Outcome::Conn(index, done) => {
+                if let Some(net) = self.nets.get_mut(usize::from(index)) {
+                    net.link().connection_done(done, now);
+                }
+            }
             Outcome::Cm(granted) => {
                 if let Some(cm) = &mut port.cm {
                     cm.granted(&granted, now);

@@ -1,8 +1,9 @@
 //! A link with its rings: frames with a 20-byte destination in, frames out. What a kernel uses whose IP stack resolves
 //! addresses itself.
 
+use super::connected::{Carried, ConnDone, ConnWish, Connected, Here};
 use super::control::Control;
-use super::event::{Action, DropCause, Event, FrameId, LinkState, Outcome, Verdict, Wish};
+use super::event::{Action, DropCause, Event, FrameId, LinkState, Outcome, Route, Verdict, Wish};
 use super::link::{Arrival, Link};
 use super::rings::{Received, Rings};
 use super::sa::{JoinRequest, LeaveRequest, PathQuery, Ticket};
@@ -14,6 +15,7 @@ use core_ib::platform::{Placed, Platform, Room as Place};
 use core_ib::verbs::{CqHandle, QpHandle, Verbs, VerbsError};
 use core_ib::wire::ipoib::{Encapsulation, EtherType, LinkAddress};
 use core_ib::{Gid, Instant, Lid, PKey, Qpn};
+use ib_cm::{Cm, CmError, Store};
 
 /// What the owner of an interface is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +52,12 @@ pub struct LinkInterface<'a, V: Verbs, P: Platform> {
     // In memory for tables, so that an interface is made and moved on a small stack.
     link: Placed<'a, Link<&'a P>, P>,
     rings: Placed<'a, Rings<'a, V, P>, P>,
-    /// Bytes of each frame that is taken or parked.
-    lens: <&'a P as Room>::Of<u16>,
+    connected: Option<Placed<'a, Connected<'a, V, P>, P>>,
+    /// Of each frame that is taken or parked: its bytes, and where it goes. Behind the frames of the rings are those of
+    /// connected mode.
+    lens: <&'a P as Room>::Of<(u16, LinkAddress)>,
+    /// How many frames the rings have.
+    ring_frames: u16,
     port: u8,
 }
 
@@ -68,15 +74,33 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         let mut profile = *profile;
         profile.max_mtu = profile.max_mtu.min(device.query_port(port)?.max_mtu);
         let routes = usize::from(profile.groups.max(2)) + usize::from(profile.paths.max(1));
-        let lens = machine.table(usize::from(profile.send_frames.max(1)), |_| 0)?;
+        let ring_frames = profile.send_frames.max(1);
+        let wanted = profile.connected.as_ref();
+        let frames =
+            ring_frames.saturating_add(wanted.map_or(0, |wanted| wanted.send_frames.max(1)));
+        let lens = machine.table(usize::from(frames), |_| (0, LinkAddress::default()))?;
         let mut link = Self::link_of(machine, port, p_key, &profile)?;
         let max_mtu = profile.max_mtu.bytes();
         let rings = Rings::open(device, machine, max_mtu, routes, &profile)?;
         link.qpn = rings.qpn();
+        let connected = match wanted {
+            None => None,
+            Some(wanted) => match Connected::open(device, machine, profile.vector, wanted) {
+                Ok(connected) => Some(connected),
+                Err(error) => {
+                    // The first error is the one to be told.
+                    let _ = Placed::into_inner(rings).close();
+                    return Err(error);
+                }
+            },
+        };
+        link.connected_mtu = connected.as_ref().map(|connected| connected.mtu());
         Ok(Self {
             link,
             rings,
+            connected,
             lens,
+            ring_frames,
             port,
         })
     }
@@ -101,7 +125,10 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             // An attachment that does not exist does not keep the QP from going.
             let _ = device.detach_mcast(self.rings.qp(), mgid, mlid);
         }
-        Placed::into_inner(self.rings).close()
+        let connected = self
+            .connected
+            .map_or(Ok(()), |connected| Placed::into_inner(connected).close());
+        connected.and(Placed::into_inner(self.rings).close())
     }
 
     /// Carries out this interface's wishes.
@@ -119,9 +146,17 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         self.rings.cqs()
     }
 
-    /// Arms both completion queues. Thread or soft interrupt. What completed before may or may not be announced: look
+    /// The completion queues of connected mode, likewise.
+    pub fn connected_cqs(&self) -> Option<[CqHandle; 2]> {
+        self.connected.as_ref().map(|connected| connected.cqs())
+    }
+
+    /// Arms all completion queues. Thread or soft interrupt. What completed before may or may not be announced: look
     /// once more afterwards.
     pub fn arm(&self) -> Result<(), VerbsError> {
+        if let Some(connected) = &self.connected {
+            connected.arm()?;
+        }
         self.rings.arm()
     }
 
@@ -143,6 +178,10 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         Statistics {
             link: self.link.statistics(),
             rings: self.rings.statistics(),
+            connected: self
+                .connected
+                .as_ref()
+                .map_or_else(Default::default, |connected| connected.statistics()),
             ..Statistics::default()
         }
     }
@@ -178,12 +217,11 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         let step = loop {
             break match self.link.poll(now) {
                 Action::Send { frame, route } => {
-                    let len = self.len_of(frame);
-                    self.rings.post(frame, len, &route);
+                    let _ = self.go(frame, &route, now); // counted
                     continue;
                 }
                 Action::Drop { frame, .. } => {
-                    self.rings.release(frame);
+                    self.abandon(frame);
                     continue;
                 }
                 Action::Wish(wish) => {
@@ -205,7 +243,157 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
 
     fn len_of(&self, frame: FrameId) -> usize {
         let len = self.lens.get(usize::from(frame.0));
-        len.copied().unwrap_or(0).into()
+        len.map_or(0, |(len, _)| *len).into()
+    }
+
+    /// The name of a frame of connected mode there, if it is one.
+    fn of_connected(&self, frame: FrameId) -> Option<FrameId> {
+        frame.0.checked_sub(self.ring_frames).map(FrameId)
+    }
+
+    /// The bytes of a frame of ours.
+    fn bytes(&mut self, frame: FrameId) -> Option<&mut [u8]> {
+        match (self.of_connected(frame), &mut self.connected) {
+            (Some(frame), Some(connected)) => connected.bytes(frame),
+            _ => self.rings.bytes(frame),
+        }
+    }
+
+    /// Sends a frame whose route is known: by a connection where the peer takes them, else as a datagram.
+    fn go(&mut self, frame: FrameId, route: &Route, now: Instant) -> Result<(), SendError> {
+        let entry = self.lens.get(usize::from(frame.0)).copied();
+        let (len, to) = entry.unwrap_or((0, LinkAddress::default()));
+        let len = usize::from(len);
+        let mtu = usize::from(self.link.datagram_mtu());
+        let takes = to.rc && !to.gid.is_multicast();
+        let of_connected = self.of_connected(frame);
+        let Some(connected) = self.connected.as_mut() else {
+            self.rings.post(frame, len, route);
+            return Ok(());
+        };
+        let datagram = len.saturating_sub(Encapsulation::LEN);
+        if let Some(frame) = of_connected {
+            let carried = match takes {
+                true => connected.carry(&to, &route.attr, frame, len, now),
+                false => Carried::TooLong(mtu),
+            };
+            let error = match carried {
+                Carried::Taken => return Ok(()),
+                Carried::NotYet => SendError::Dropped,
+                Carried::TooLong(mtu) => SendError::TooLong { len: datagram, mtu },
+            };
+            connected.release(frame);
+            return Err(error);
+        }
+        if takes && connected.is_up(&to, &route.attr, now) {
+            let bytes = self.rings.bytes(frame).and_then(|bytes| bytes.get(..len));
+            let header = bytes.and_then(|bytes| Encapsulation::read(bytes).ok());
+            let is_arp = header.is_none_or(|(header, _)| header.ether_type == EtherType::ARP);
+            if !is_arp && let Some(copy) = connected.take() {
+                let room = connected.bytes(copy).and_then(|room| room.get_mut(..len));
+                if let (Some(room), Some(bytes)) = (room, bytes) {
+                    room.copy_from_slice(bytes);
+                }
+                if connected.carry(&to, &route.attr, copy, len, now) == Carried::Taken {
+                    self.rings.release(frame);
+                    return Ok(());
+                }
+                connected.release(copy);
+            }
+        }
+        self.rings.post(frame, len, route);
+        Ok(())
+    }
+
+    /// Listens for peers that want to send by connections, with this cookie. Does nothing without connected mode.
+    ///
+    /// # Errors
+    ///
+    /// What the communication manager refuses.
+    pub fn listen_for_connections<S: Store>(
+        &mut self,
+        cm: &mut Cm<S>,
+        cookie: u64,
+        now: Instant,
+    ) -> Result<(), CmError> {
+        self.look_around(now);
+        match &self.connected {
+            Some(connected) => connected.listen(cm, cookie),
+            None => Ok(()),
+        }
+    }
+
+    /// Connected mode learns where the link stands.
+    fn look_around(&mut self, now: Instant) {
+        let Some(connected) = &mut self.connected else {
+            return;
+        };
+        let port = self.link.port();
+        let here = Here {
+            port: self.port,
+            pkey_index: port.pkey_index.unwrap_or(0),
+            p_key: self.link.p_key(),
+            lid: port.lid,
+            gid: port.gid,
+            qpn: self.link.address().qpn,
+            mtu: self.link.link_mtu(),
+            up: self.link.state().is_up(),
+        };
+        connected.stands(here, now);
+    }
+
+    /// Opens and ends connections: what is due at `now`, by the communication manager of the port. Gives the next thing to
+    /// be done where blocking is allowed ([`ConnWish::carry_out`], then [`connection_done`](Self::connection_done)), or
+    /// when to be called again. Thread or soft interrupt; never blocks.
+    pub fn poll_connections<S: Store>(
+        &mut self,
+        cm: &mut Cm<S>,
+        cookie: u64,
+        now: Instant,
+    ) -> Result<ConnWish, Instant> {
+        self.look_around(now);
+        match &mut self.connected {
+            Some(connected) => connected.drive(cm, cookie, now),
+            None => Err(Instant::NEVER),
+        }
+    }
+
+    /// The communication manager has news of a connection with this interface's cookie.
+    pub fn connection_event<S: Store>(
+        &mut self,
+        event: &ib_cm::Event,
+        cm: &mut Cm<S>,
+        now: Instant,
+    ) {
+        if let Some(connected) = &mut self.connected {
+            connected.event(event, cm, now);
+        }
+    }
+
+    /// A wish of [`poll_connections`](Self::poll_connections) was carried out.
+    pub fn connection_done(&mut self, done: ConnDone, now: Instant) {
+        if let Some(connected) = &mut self.connected {
+            connected.done(done, now);
+        }
+    }
+
+    /// Takes a frame for `len` bytes of datagram.
+    fn take(&mut self, len: usize, now: Instant) -> Option<FrameId> {
+        if len > usize::from(self.link.datagram_mtu())
+            && let Some(connected) = &mut self.connected
+        {
+            connected.reap(now);
+            let frame = connected.take()?;
+            return frame.0.checked_add(self.ring_frames).map(FrameId);
+        }
+        if let Some(frame) = self.rings.take() {
+            return Some(frame);
+        }
+        // All are posted or parked: maybe some have completed.
+        if self.rings.reap() {
+            self.link.handle(Event::QpTrouble, now);
+        }
+        self.rings.take()
     }
 
     /// Sends a datagram of `len` bytes to `to`; `fill` writes it into the memory that the HCA reads. `fill` is called if
@@ -240,31 +428,19 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         if len > mtu {
             return Err(SendError::TooLong { len, mtu });
         }
-        let frame = match self.rings.take() {
-            Some(frame) => frame,
-            None => {
-                // All are posted or parked: maybe some have completed.
-                if self.rings.reap() {
-                    self.link.handle(Event::QpTrouble, now);
-                }
-                self.rings.take().ok_or(SendError::NoFrame)?
-            }
-        };
+        let frame = self.take(len, now).ok_or(SendError::NoFrame)?;
         let total = len + Encapsulation::LEN;
-        if let Some(place) = self.lens.get_mut(usize::from(frame.0)) {
-            *place = total as u16; // at most 4096
+        if let Some((place, _)) = self.lens.get_mut(usize::from(frame.0)) {
+            *place = total as u16; // at most 65524
         }
-        let bytes = self
-            .rings
-            .bytes(frame)
-            .and_then(|bytes| bytes.get_mut(..total));
+        let bytes = self.bytes(frame).and_then(|bytes| bytes.get_mut(..total));
         let room = bytes.and_then(|bytes| Encapsulation { ether_type }.write(bytes).ok());
         room.map(|room| (frame, room)).ok_or(SendError::NoFrame)
     }
 
     /// Changes the header of a frame that was begun.
     pub fn set_ether_type(&mut self, frame: FrameId, ether_type: EtherType) {
-        if let Some(bytes) = self.rings.bytes(frame) {
+        if let Some(bytes) = self.bytes(frame) {
             let _ = Encapsulation { ether_type }.write(bytes); // a frame has room for its header
         }
     }
@@ -272,7 +448,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
     /// The datagram in a frame that was begun.
     pub fn datagram(&mut self, frame: FrameId) -> &[u8] {
         let len = self.len_of(frame);
-        let bytes = self.rings.bytes(frame);
+        let bytes = self.bytes(frame);
         let datagram = bytes.and_then(|bytes| bytes.get(Encapsulation::LEN..len));
         datagram.unwrap_or(&[])
     }
@@ -284,15 +460,14 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         frame: FrameId,
         now: Instant,
     ) -> Result<(), SendError> {
+        if let Some((_, place)) = self.lens.get_mut(usize::from(frame.0)) {
+            *place = *to;
+        }
         match self.link.send(to, frame, now) {
-            Verdict::Send(route) => {
-                let len = self.len_of(frame);
-                self.rings.post(frame, len, &route);
-                Ok(())
-            }
+            Verdict::Send(route) => self.go(frame, &route, now),
             Verdict::Parked => Ok(()),
             Verdict::Drop(cause) => {
-                self.rings.release(frame);
+                self.abandon(frame);
                 Err(match cause {
                     DropCause::Down => SendError::Down,
                     _ => SendError::Dropped,
@@ -303,7 +478,10 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
 
     /// Frees a frame that was begun.
     pub fn abandon(&mut self, frame: FrameId) {
-        self.rings.release(frame);
+        match (self.of_connected(frame), &mut self.connected) {
+            (Some(frame), Some(connected)) => connected.release(frame),
+            _ => self.rings.release(frame),
+        }
     }
 
     /// Posts what is made up.
@@ -323,11 +501,35 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         if trouble {
             self.link.handle(Event::QpTrouble, now);
         }
-        let (received, info) = next?;
+        let Some((received, info)) = next else {
+            return self.receive_by_connection(now, take);
+        };
         let datagram = self.rings.received(&received).get(Encapsulation::LEN..);
         let result = take(&info, datagram.unwrap_or(&[]));
         self.rings.recycle(&received);
         Some(result)
+    }
+
+    /// As [`receive`](Self::receive), what came by connections.
+    fn receive_by_connection<U>(
+        &mut self,
+        now: Instant,
+        take: impl FnOnce(&FrameInfo, &[u8]) -> U,
+    ) -> Option<U> {
+        let connected = self.connected.as_mut()?;
+        let (frame, len, src_qp) = connected.receive(now)?;
+        let read = Encapsulation::read(connected.received(frame, len)).ok();
+        let result = read.map(|(Encapsulation { ether_type }, datagram)| {
+            let info = FrameInfo {
+                arrival: Arrival::Host,
+                ether_type,
+                src_qp,
+                slid: Lid::NONE,
+            };
+            take(&info, datagram)
+        });
+        connected.recycle(frame);
+        result
     }
 
     /// The next frame that is to be shown.

@@ -59,6 +59,8 @@ pub struct Link<R: Room> {
     pub(super) port_number: u8,
     pub(super) p_key: PKey,
     pub(super) qpn: Qpn,
+    /// Connected mode, with datagrams as long as that.
+    pub(super) connected_mtu: Option<u16>,
     pub(super) admin_up: bool,
     pub(super) device_failed: bool,
     pub(super) port: PortView,
@@ -110,6 +112,7 @@ impl<R: Room> Link<R> {
             port_number,
             p_key,
             qpn,
+            connected_mtu: None,
             admin_up: true,
             device_failed: false,
             port: PortView::default(),
@@ -143,7 +146,7 @@ impl<R: Room> Link<R> {
     /// The interface's own address.
     pub const fn address(&self) -> LinkAddress {
         LinkAddress {
-            rc: false,
+            rc: self.connected_mtu.is_some(),
             uc: false,
             qpn: self.qpn,
             gid: self.port.gid,
@@ -182,7 +185,8 @@ impl<R: Room> Link<R> {
     /// State of the interface.
     pub fn state(&self) -> LinkState {
         if self.up {
-            return LinkState::Up { mtu: self.mtu() };
+            let mtu = self.connected_mtu.unwrap_or(self.datagram_mtu());
+            return LinkState::Up { mtu };
         }
         let broadcast = self.groups.get(BROADCAST);
         let failure = broadcast.and_then(|group| group.failure);
@@ -211,10 +215,15 @@ impl<R: Room> Link<R> {
         })
     }
 
-    fn mtu(&self) -> u16 {
+    /// The smallest MTU of the link: every path in it has as much.
+    pub(super) fn link_mtu(&self) -> Option<Mtu> {
         let group = self.broadcast_record().map(|record| record.params.mtu);
-        let smallest = group.into_iter().chain(self.port.mtu).min();
-        smallest
+        group.into_iter().chain(self.port.mtu).min()
+    }
+
+    /// Bytes of the longest datagram that goes to a group, or by the datagram QP at all.
+    pub fn datagram_mtu(&self) -> u16 {
+        self.link_mtu()
             .map_or(0, |mtu| mtu.bytes() as u16)
             .saturating_sub(4)
     }

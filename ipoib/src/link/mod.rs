@@ -10,6 +10,7 @@ pub(crate) mod backoff;
 mod buffers;
 #[cfg(test)]
 mod chaos;
+mod connected;
 mod control;
 mod due;
 mod event;
@@ -30,6 +31,7 @@ mod sa;
 #[cfg(test)]
 mod tests;
 
+pub use connected::{ConnDone, ConnWish, Made};
 pub use control::Control;
 pub use event::{
     Action, Done, DownCause, DropCause, Event, FrameId, LinkState, Outcome, PortView, Route,

@@ -1,5 +1,6 @@
 //! An interface for raw IP packets: [`Neigh`] on a [`LinkInterface`].
 
+use super::too_big::{KEPT, TooBig};
 use super::{AddressError, Neigh, NeighAction, NextHop};
 use crate::link::{Control, Event, LinkInterface, LinkState, Step};
 use crate::net::{GroupError, NetInterface, SendError};
@@ -15,6 +16,8 @@ use core_ib::{Gid, Instant, PKey};
 pub struct IpInterface<'a, V: Verbs, P: Platform> {
     link: LinkInterface<'a, V, P>,
     neigh: Placed<'a, Neigh<&'a P>, P>,
+    /// The host's IP stack is to hear that a packet was too long for its next hop.
+    too_big: Option<TooBig>,
 }
 
 impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
@@ -30,6 +33,7 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
         Ok(Self {
             link: LinkInterface::open(device, machine, port, p_key, profile)?,
             neigh,
+            too_big: None,
         })
     }
 
@@ -72,6 +76,11 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
     /// The link below, to look at.
     pub const fn link(&self) -> &LinkInterface<'a, V, P> {
         &self.link
+    }
+
+    /// The link below, for what it does about connections.
+    pub const fn link_mut(&mut self) -> &mut LinkInterface<'a, V, P> {
+        &mut self.link
     }
 
     /// The neighbour half, to look at.
@@ -183,10 +192,16 @@ impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
         if version == Some(6) {
             self.link.set_ether_type(frame, EtherType::IPV6);
         }
+        let long = len > usize::from(self.link.link().datagram_mtu());
+        let head = self.link.datagram(frame).first_chunk::<KEPT>();
+        let head = head.copied().filter(|_| long);
         match self.neigh.send(self.link.datagram(frame), frame, now) {
             NextHop::To(to) => {
                 let sent = self.link.finish(&to, frame, now);
                 self.link.flush();
+                if let (Err(SendError::TooLong { mtu, .. }), Some(head)) = (sent, &head) {
+                    self.too_big = TooBig::about(head, mtu as u16); // at most 65520
+                }
                 sent
             }
             NextHop::Parked => Ok(()),
@@ -198,6 +213,10 @@ impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
     }
 
     fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool {
+        if let Some(too_big) = self.too_big.take() {
+            take(too_big.packet());
+            return true;
+        }
         loop {
             let neigh = &mut self.neigh;
             let delivered = self.link.receive(now, |info, datagram| {

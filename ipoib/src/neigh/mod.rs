@@ -17,6 +17,7 @@ mod nd;
 mod snoop;
 #[cfg(test)]
 mod tests;
+mod too_big;
 
 pub use address::ADDRESSES;
 pub use interface::IpInterface;

@@ -4,7 +4,7 @@
 use super::{Options, Plan};
 use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote};
 use crate::ip::IpHost;
-use crate::sim::{addresses, first_port, hca_config, manager_profile};
+use crate::sim::{addresses, first_port, hca_config, ipoib_profile, manager_profile};
 use core_ib::platform::Platform;
 use core_ib::{Instant, PKey};
 use platform_sim::fabric::topology::{NodeKind, Topology};
@@ -82,7 +82,7 @@ impl Ours {
             addresses: addresses(index),
             subnet_manager: manager,
             driver: mthca_hw::Profile::SERVER,
-            ipoib: ib_stack::ipoib::Profile::DEFAULT,
+            ipoib: ipoib_profile(options.mode == crate::options::IpMode::Connected),
             partitions,
         };
         let remote = Remote::new(&world.platform(id)).map_err(|error| error.to_string())?;
@@ -102,7 +102,7 @@ impl Ours {
         let seed = self.node as u64;
         // The task ends with the world, or when the host is switched off.
         drop(world.spawn(self.id, "host", move |machine| {
-            let ip = IpHost::new(&spec.addresses, 2044, seed, machine.now());
+            let ip = IpHost::new(&spec.addresses, spec.mtu(), seed, machine.now());
             host::run(machine, &spec, &remote, IpEnd::Programs(Box::new(ip)));
         }));
     }
