@@ -49,11 +49,14 @@ impl<R: Room, D: Copy> Lot<R, D> {
             let (to, frame) = (*place)?;
             Some((at, pick(to)?, frame))
         })?;
-        if let Some(rest) = self.places.get_mut(at..self.len) {
-            rest.rotate_left(1); // order is kept
-            if let Some(last) = rest.last_mut() {
-                *last = None;
+        // Order is kept, one by one: `rotate_left` has a panic in it.
+        let mut rest = self.places.iter_mut().take(self.len).skip(at);
+        if let Some(mut gap) = rest.next() {
+            for next in rest {
+                *gap = next.take();
+                gap = next;
             }
+            *gap = None;
             self.len -= 1;
         }
         Some((picked, frame))

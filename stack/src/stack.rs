@@ -405,6 +405,11 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         self.jobs.pop_front()
     }
 
+    /// Are there jobs that nobody has taken?
+    pub const fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
     /// Takes a job's result. Never blocks. Poll afterwards.
     pub fn job_done(&mut self, done: JobDone, now: Instant) {
         let mut ports = self.ports.iter_mut();

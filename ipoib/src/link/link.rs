@@ -163,6 +163,11 @@ impl<R: Room> Link<R> {
         self.groups.capacity().saturating_add(self.paths.capacity())
     }
 
+    /// Has something happened since the link was polled that it must be polled for at once?
+    pub const fn is_due(&self) -> bool {
+        self.next.0 == 0
+    }
+
     /// The counters.
     pub const fn statistics(&self) -> LinkStatistics {
         self.stats
