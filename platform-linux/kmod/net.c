@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Network interfaces: IPoIB as Linux has it, an address of 20 bytes and a header of 4, over the library's interfaces. */
+#include <linux/ethtool.h>
+#include <linux/if_arp.h>
+#include <linux/rtnetlink.h>
+#include <linux/skbuff.h>
+
+#include "kernel.h"
+
+/* What precedes a datagram within the kernel: where to, and the header of RFC 4391. On the wire the library writes it. */
+struct header {
+	u8 to[20];
+	__be16 ether_type;
+	__be16 reserved;
+};
+
+static_assert(sizeof(struct header) == 24);
+
+#define SMALLEST_MTU 68
+/* Of an InfiniBand MTU of 2048. The subnet manager's choice replaces it. */
+#define FIRST_MTU 2044
+
+static int create_header(struct sk_buff *skb, struct net_device *dev, unsigned short type, const void *to,
+			 const void *from, unsigned int len)
+{
+	struct header *header = skb_push(skb, sizeof(*header));
+
+	memcpy(header->to, to ? to : dev->broadcast, sizeof(header->to));
+	header->ether_type = htons(type);
+	header->reserved = 0;
+	return sizeof(*header);
+}
+
+static const struct header_ops header_ops = {
+	.create = create_header,
+};
+
+/* ---- data path ---- */
+
+void openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len)
+{
+	struct sk_buff *skb = (struct sk_buff *)packet;
+
+	/* The sum is made on the way, where it is wanted. */
+	if (skb->ip_summed == CHECKSUM_PARTIAL)
+		skb_copy_and_csum_dev(skb, to);
+	else
+		skb_copy_bits(skb, 0, to, len);
+}
+
+static netdev_tx_t start_xmit(struct sk_buff *skb, struct net_device *dev)
+{
+	struct openib_net *net = netdev_priv(dev);
+	struct openib_host *host = READ_ONCE(net->device->host);
+	struct openib_packet *packet = (struct openib_packet *)skb;
+	bool more = netdev_xmit_more();
+	struct header header;
+	openib_sent sent;
+
+	if (unlikely(!host || skb_headlen(skb) < sizeof(header)))
+		goto drop;
+	memcpy(&header, skb->data, sizeof(header));
+	__skb_pull(skb, sizeof(header));
+	sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more);
+	if (unlikely(sent == OPENIB_SENT_FULL)) {
+		netif_stop_queue(dev);
+		/* A completion before this wakes nobody; one after it does. */
+		smp_mb();
+		sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more);
+		if (sent == OPENIB_SENT_FULL) {
+			__skb_push(skb, sizeof(header));
+			return NETDEV_TX_BUSY;
+		}
+		netif_start_queue(dev);
+	}
+	if (unlikely(sent != OPENIB_SENT_TAKEN))
+		goto drop;
+	dev_sw_netstats_tx_add(dev, 1, skb->len);
+	dev_consume_skb_any(skb);
+	return NETDEV_TX_OK;
+drop:
+	if (host && !more)
+		openib_flush(host, net->index);
+	dev->stats.tx_dropped++;
+	dev_kfree_skb_any(skb);
+	return NETDEV_TX_OK;
+}
+
+void openib_os_receive(struct openib_net *net, openib_arrival arrival, uint16_t ether_type, const uint8_t *data,
+		       size_t len)
+{
+	struct openib_device *device = net->device;
+	struct header *header;
+	struct sk_buff *skb = napi_alloc_skb(&device->napi, sizeof(*header) + len);
+
+	if (unlikely(!skb)) {
+		net->dev->stats.rx_dropped++;
+		return;
+	}
+	header = skb_put_zero(skb, sizeof(*header));
+	header->ether_type = htons(ether_type);
+	skb_put_data(skb, data, len);
+	skb->dev = net->dev;
+	skb->protocol = htons(ether_type);
+	skb->pkt_type = arrival == OPENIB_ARRIVAL_HOST	    ? PACKET_HOST :
+			arrival == OPENIB_ARRIVAL_BROADCAST ? PACKET_BROADCAST :
+							      PACKET_MULTICAST;
+	skb_reset_mac_header(skb);
+	__skb_pull(skb, sizeof(*header));
+	dev_sw_netstats_rx_add(net->dev, len);
+	/* The host is locked, and the network may answer at once: handed on when it is not. */
+	__skb_queue_tail(&device->received, skb);
+}
+
+void openib_nets_wake(struct openib_device *device)
+{
+	unsigned int index;
+
+	for (index = 0; index < device->net_count; index++)
+		if (unlikely(netif_queue_stopped(device->nets[index])) && netif_carrier_ok(device->nets[index]))
+			netif_wake_queue(device->nets[index]);
+}
+
+/* ---- control ---- */
+
+static int open(struct net_device *dev)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	netif_start_queue(dev);
+	if (net->device->host)
+		openib_set_up(net->device->host, net->index, true);
+	return 0;
+}
+
+static int stop(struct net_device *dev)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	netif_stop_queue(dev);
+	netif_carrier_off(dev);
+	if (net->device->host)
+		openib_set_up(net->device->host, net->index, false);
+	return 0;
+}
+
+static int listen(struct net_device *dev, const unsigned char *address)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	return openib_listen(net->device->host, net->index, address);
+}
+
+static int ignore(struct net_device *dev, const unsigned char *address)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	openib_ignore(net->device->host, net->index, address);
+	return 0;
+}
+
+/* The address lock is held. */
+static void set_rx_mode(struct net_device *dev)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	if (net->device->host)
+		__dev_mc_sync(dev, listen, ignore);
+}
+
+static void tx_timeout(struct net_device *dev, unsigned int queue)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	netdev_warn(dev, "nothing was sent for %u s\n", dev->watchdog_timeo / HZ);
+	openib_os_wake(net->device);
+}
+
+static const struct net_device_ops net_ops = {
+	.ndo_open = open,
+	.ndo_stop = stop,
+	.ndo_start_xmit = start_xmit,
+	.ndo_set_rx_mode = set_rx_mode,
+	.ndo_get_stats64 = dev_get_tstats64,
+	.ndo_tx_timeout = tx_timeout,
+};
+
+/* ---- ethtool ---- */
+
+static void get_drvinfo(struct net_device *dev, struct ethtool_drvinfo *info)
+{
+	struct openib_net *net = netdev_priv(dev);
+	const u16 *firmware = net->device->identity.firmware;
+
+	strscpy(info->driver, OPENIB_NAME, sizeof(info->driver));
+	strscpy(info->version, OPENIB_VERSION, sizeof(info->version));
+	strscpy(info->bus_info, pci_name(net->device->pdev), sizeof(info->bus_info));
+	snprintf(info->fw_version, sizeof(info->fw_version), "%u.%u.%u", firmware[0], firmware[1], firmware[2]);
+}
+
+static int get_sset_count(struct net_device *dev, int set)
+{
+	u32 count = 0;
+
+	if (set != ETH_SS_STATS)
+		return -EOPNOTSUPP;
+	while (openib_counter_name(count))
+		count++;
+	return count;
+}
+
+static void get_strings(struct net_device *dev, u32 set, u8 *names)
+{
+	const char *name;
+	u32 number;
+
+	for (number = 0; set == ETH_SS_STATS && (name = openib_counter_name(number)); number++)
+		strscpy(names + number * ETH_GSTRING_LEN, name, ETH_GSTRING_LEN);
+}
+
+static void get_ethtool_stats(struct net_device *dev, struct ethtool_stats *stats, u64 *values)
+{
+	struct openib_net *net = netdev_priv(dev);
+
+	if (net->device->host)
+		openib_counters(net->device->host, net->index, values, stats->n_stats);
+}
+
+static const struct ethtool_ops ethtool_ops = {
+	.get_drvinfo = get_drvinfo,
+	.get_link = ethtool_op_get_link,
+	.get_sset_count = get_sset_count,
+	.get_strings = get_strings,
+	.get_ethtool_stats = get_ethtool_stats,
+};
+
+/* ---- making and ending ---- */
+
+static void setup(struct net_device *dev)
+{
+	dev->netdev_ops = &net_ops;
+	dev->ethtool_ops = &ethtool_ops;
+	dev->header_ops = &header_ops;
+	dev->type = ARPHRD_INFINIBAND;
+	dev->addr_len = 20;
+	dev->hard_header_len = sizeof(struct header);
+	dev->flags = IFF_BROADCAST | IFF_MULTICAST;
+	dev->features = NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_HIGHDMA | NETIF_F_VLAN_CHALLENGED;
+	dev->hw_features = NETIF_F_SG | NETIF_F_HW_CSUM;
+	dev->watchdog_timeo = 10 * HZ;
+	dev->tx_queue_len = 1000;
+	dev->mtu = FIRST_MTU;
+	dev->min_mtu = SMALLEST_MTU;
+	dev->max_mtu = FIRST_MTU;
+	netif_keep_dst(dev);
+}
+
+/* Makes one interface, which the library and the kernel are yet to be told of. */
+int openib_nets_make_one(struct openib_device *device, u8 port, u16 p_key)
+{
+	struct net_device *dev;
+	struct openib_net *net;
+
+	if (device->net_count >= OPENIB_NETS)
+		return -E2BIG;
+	dev = alloc_netdev(sizeof(*net), "ib%d", NET_NAME_ENUM, setup);
+	if (!dev)
+		return -ENOMEM;
+	dev->tstats = netdev_alloc_pcpu_stats(struct pcpu_sw_netstats);
+	if (!dev->tstats) {
+		free_netdev(dev);
+		return -ENOMEM;
+	}
+	SET_NETDEV_DEV(dev, &device->pdev->dev);
+	dev->dev_id = port - 1;
+	dev->dev_port = port - 1;
+	net = netdev_priv(dev);
+	net->device = device;
+	net->dev = dev;
+	net->index = device->net_count;
+	net->port = port;
+	net->p_key = p_key;
+	device->nets[device->net_count++] = dev;
+	return 0;
+}
+
+/* What the library says of an interface becomes what the kernel shows. RTNL is held. */
+static void apply(struct net_device *dev)
+{
+	struct openib_net *net = netdev_priv(dev);
+	struct openib_interface_state state;
+
+	if (!net->device->host || !openib_look(net->device->host, net->index, &state))
+		return;
+	if (memcmp(dev->dev_addr, state.address, dev->addr_len)) {
+		__dev_addr_set(dev, state.address, dev->addr_len);
+		memcpy(dev->broadcast, state.broadcast, dev->addr_len);
+		if (dev->reg_state == NETREG_REGISTERED)
+			call_netdevice_notifiers(NETDEV_CHANGEADDR, dev);
+	}
+	if (state.up && dev->max_mtu != state.mtu) {
+		bool largest = dev->mtu == dev->max_mtu;
+
+		dev->max_mtu = state.mtu;
+		if (largest || dev->mtu > state.mtu)
+			dev_set_mtu(dev, state.mtu);
+	}
+	if (state.up && netif_running(dev))
+		netif_carrier_on(dev);
+	else
+		netif_carrier_off(dev);
+}
+
+void openib_nets_apply(struct openib_device *device)
+{
+	unsigned int index;
+
+	rtnl_lock();
+	for (index = 0; index < device->net_count; index++)
+		apply(device->nets[index]);
+	rtnl_unlock();
+}
+
+/* From now on the kernel's wishes go to `host`; those that it had before are repeated. */
+void openib_nets_publish(struct openib_device *device, struct openib_host *host)
+{
+	unsigned int index;
+
+	rtnl_lock();
+	WRITE_ONCE(device->host, host);
+	for (index = 0; index < device->net_count; index++) {
+		struct net_device *dev = device->nets[index];
+
+		apply(dev);
+		if (!netif_running(dev))
+			continue;
+		netif_addr_lock_bh(dev);
+		set_rx_mode(dev);
+		netif_addr_unlock_bh(dev);
+		openib_set_up(host, index, true);
+		netif_tx_wake_all_queues(dev);
+	}
+	rtnl_unlock();
+}
+
+/* From now on nobody here uses the host any more. */
+struct openib_host *openib_nets_take_back(struct openib_device *device)
+{
+	struct openib_host *host;
+	unsigned int index;
+
+	rtnl_lock();
+	host = device->host;
+	for (index = 0; index < device->net_count; index++)
+		netif_carrier_off(device->nets[index]);
+	/* Locks are taken one by one: of each interface, then of nothing. */
+	WRITE_ONCE(device->host, NULL);
+	for (index = 0; index < device->net_count; index++) {
+		struct net_device *dev = device->nets[index];
+
+		netif_tx_disable(dev);
+		netif_addr_lock_bh(dev);
+		__dev_mc_unsync(dev, NULL);
+		netif_addr_unlock_bh(dev);
+	}
+	rtnl_unlock();
+	return host;
+}
+
+int openib_nets_register(struct openib_device *device)
+{
+	unsigned int index;
+	int error;
+
+	for (index = 0; index < device->net_count; index++) {
+		struct net_device *dev = device->nets[index];
+		struct openib_net *net = netdev_priv(dev);
+
+		/* A further partition is named after the interface of its port. */
+		if (index > 0 && net->p_key != 0xffff) {
+			unsigned int parent;
+
+			for (parent = 0; parent < index; parent++) {
+				struct openib_net *other = netdev_priv(device->nets[parent]);
+
+				if (other->port == net->port) {
+					snprintf(dev->name, IFNAMSIZ, "%s.%04x", device->nets[parent]->name, net->p_key);
+					break;
+				}
+			}
+		}
+		error = register_netdev(dev);
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
+void openib_nets_unregister(struct openib_device *device)
+{
+	unsigned int index;
+
+	for (index = device->net_count; index-- > 0;)
+		if (device->nets[index]->reg_state == NETREG_REGISTERED)
+			unregister_netdev(device->nets[index]);
+}
+
+void openib_nets_free(struct openib_device *device)
+{
+	while (device->net_count > 0) {
+		struct net_device *dev = device->nets[--device->net_count];
+
+		free_percpu(dev->tstats);
+		free_netdev(dev);
+	}
+}
