@@ -24,7 +24,7 @@ struct Stage {
     run: fn(Duration) -> Result<(), String>,
 }
 
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 14] = [
     Stage {
         name: "format",
         minutes: 2,
@@ -104,6 +104,17 @@ const STAGES: [Stage; 12] = [
         name: "panics",
         minutes: 10,
         run: |limit| script(".ci/panics", limit),
+    },
+    Stage {
+        name: "embedding",
+        minutes: 10,
+        run: |limit| crate::kmod::embedding(Some(limit)),
+    },
+    Stage {
+        // Built against the headers of this machine's kernel package; `cargo xtask kmod test` loads it.
+        name: "kmod",
+        minutes: 10,
+        run: crate::kmod::ci,
     },
     Stage {
         name: "fuzz",

@@ -1,6 +1,7 @@
 //! The project's commands: `cargo xtask …`. Thin: each starts what a library or a program holds.
 
 mod ci;
+mod kmod;
 mod run;
 mod vm;
 
@@ -39,6 +40,9 @@ enum Command {
     /// Virtual machines with an unmodified Linux on a simulated fabric.
     #[command(subcommand)]
     Vm(vm::Vm),
+    /// The stack as a kernel module, and inside a program that stands for a kernel.
+    #[command(subcommand)]
+    Kmod(kmod::Kmod),
     /// Benchmarks, and a table of what they measured.
     Bench {
         /// Only the benchmarks whose names contain this.
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Command::Test { options } => run::tests(&options),
         Command::Ci { stages } => ci::run(&stages).map_err(Failure::Told),
         Command::Vm(command) => vm::run(command).map_err(Failure::Told),
+        Command::Kmod(command) => kmod::run(command).map_err(Failure::Told),
         Command::Bench { filter } => run::simulator("bench", filter.as_slice()),
     };
     match result {

@@ -8,8 +8,9 @@ mod setup;
 mod test;
 
 use clap::{Args, Subcommand};
+pub use lab::{Lab as Guests, Listens, Wanted as WantedGuests};
 use lab::{Lab, Wanted};
-use setup::Kernel;
+pub use setup::{Kernel, place, run as set_up};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

@@ -1,0 +1,408 @@
+//! The module in a guest, Linux's own driver in another, and what they have to say to each other.
+
+use super::{For, build, place};
+use crate::run::finish;
+use crate::say;
+use crate::vm::{Guests, WantedGuests, set_up};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// Flags of `test`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    target: For,
+    /// The device model of both guests.
+    #[arg(long, default_value = "tavor")]
+    model: String,
+    /// How often the module is loaded and unloaded, with traffic in between.
+    #[arg(long, default_value_t = 3)]
+    loads: u32,
+    /// A module that is built already.
+    #[arg(long)]
+    module: Option<PathBuf>,
+    /// Only cases whose names contain this.
+    filter: Option<String>,
+}
+
+type Outcome = Result<String, String>;
+
+/// One thing that is tried.
+struct Case {
+    name: &'static str,
+    run: fn(&mut Guests, &Options) -> Outcome,
+}
+
+/// In this order. The first two make what the others need.
+const CASES: [Case; 13] = [
+    Case {
+        name: "the module loads",
+        run: loads,
+    },
+    Case {
+        name: "the stock driver loads",
+        run: stock,
+    },
+    Case {
+        name: "interfaces come up",
+        run: up,
+    },
+    Case {
+        name: "ethtool",
+        run: ethtool,
+    },
+    Case {
+        name: "ping",
+        run: ping,
+    },
+    Case {
+        name: "ping6",
+        run: ping6,
+    },
+    Case {
+        name: "multicast",
+        run: multicast,
+    },
+    Case {
+        name: "iperf3",
+        run: iperf,
+    },
+    Case {
+        name: "P_Key interface",
+        run: p_key,
+    },
+    Case {
+        name: "link flap",
+        run: flap,
+    },
+    Case {
+        name: "restart",
+        run: restart,
+    },
+    Case {
+        name: "unbind and bind",
+        run: unbind,
+    },
+    Case {
+        name: "load and unload",
+        run: reload,
+    },
+];
+
+/// Has a script wait: `until_ TIMES COMMAND`, five times a second.
+const UNTIL: &str = "until_() { n=$1; shift; for i in $(seq $n); do \"$@\" > /dev/null 2>&1 && return 0; sleep 0.2; done; echo \"never: $*\"; return 1; }\n";
+
+/// Runs the cases, and prints a table.
+pub fn run(options: &Options) -> Result<(), String> {
+    set_up(&[options.target.kernel], false)?;
+    let target = options.target.clone();
+    let module = match &options.module {
+        Some(module) => module.clone(),
+        None => build::run(&build::Options { target }, None)?,
+    };
+    let wanted = WantedGuests {
+        guests: 2,
+        model: options.model.clone(),
+        kernel: options.target.kernel,
+        more: [
+            "--guests",
+            "2",
+            "--hosts",
+            "1",
+            "--ours",
+            "1",
+            "--managers",
+            "1",
+            "--partition",
+            "0x8001",
+        ]
+        .map(String::from)
+        .to_vec(),
+        ethernet: false,
+        interactive: false,
+    };
+    let mut lab = Guests::start(&wanted, &place().join("run"))?;
+    bring(&mut lab, &module)?;
+    let mut failed = Vec::new();
+    let wanted = |case: &Case| {
+        let filter = options.filter.as_deref();
+        filter.is_none_or(|filter| case.name.contains(filter))
+    };
+    for (number, case) in CASES.iter().enumerate() {
+        if number > 2 && !wanted(case) {
+            continue;
+        }
+        let start = Instant::now();
+        lab.remark(case.name);
+        let result = (case.run)(&mut lab, options).and_then(|note| quiet(&mut lab, note));
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok(note) => say!("passed  {:24} {seconds:6.1} s  {note}", case.name),
+            Err(error) => {
+                say!("FAILED  {:24} {seconds:6.1} s  {error}", case.name);
+                failed.push(case.name);
+                if number < 3 {
+                    break;
+                }
+            }
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("failed: {}", failed.join(", "))),
+    }
+}
+
+/// Puts the module into guest 1, by way of a script: guests have no network that is not under test.
+fn bring(lab: &mut Guests, module: &Path) -> Result<(), String> {
+    let small = place().join("openib.ko");
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-debug").arg(module).arg(&small);
+    finish(&mut strip, None)?;
+    let output = Command::new("base64").arg(&small).output();
+    let output = output.map_err(|error| format!("base64: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let script = format!("base64 -d > /run/openib.ko <<'END'\n{text}END\nls -l /run/openib.ko");
+    lab.quiet(1, &script, 60).map(drop)
+}
+
+/// Guest 1's kernel has nothing to complain of; that it is tainted by a module that nobody signed is known.
+fn quiet(lab: &mut Guests, note: String) -> Outcome {
+    let script = "dmesg -l emerg,alert,crit,err,warn > /run/now; \
+        tail -n +$(($(cat /run/seen 2> /dev/null || echo 0) + 1)) /run/now; wc -l < /run/now > /run/seen";
+    let known = [
+        "taints kernel",
+        "module verification failed",
+        "No bridge found",
+        "Spectre",
+        "clocksource",
+        "not been signed",
+    ];
+    let said = lab.ok(1, script, 20)?;
+    // What it said before the module was there is not of the module.
+    let lines = said
+        .lines()
+        .filter(|line| !known.iter().any(|known| line.contains(known)))
+        .filter(|line| {
+            let words = [
+                "openib",
+                "BUG",
+                "WARN",
+                "Oops",
+                "Call Trace",
+                "ib0",
+                "lockup",
+                "stall",
+                "DMA-API",
+            ];
+            words.iter().any(|word| line.contains(word))
+        });
+    let lines: Vec<&str> = lines.collect();
+    match lines.is_empty() {
+        true => Ok(note),
+        false => Err(format!("the kernel complains:\n{}", lines.join("\n"))),
+    }
+}
+
+/// The first line of `said` with `word` in it, without spaces around it.
+fn line(said: &str, word: &str) -> String {
+    let line = said.lines().find(|line| line.contains(word));
+    line.unwrap_or_default().trim().into()
+}
+
+fn waiting(lab: &mut Guests, guest: usize, script: &str, limit: u64) -> Outcome {
+    lab.ok(guest, &format!("{UNTIL}{script}"), limit)
+}
+
+fn loads(lab: &mut Guests, _: &Options) -> Outcome {
+    let said = lab.ok(
+        1,
+        "insmod /run/openib.ko debug=1 p_keys=0x8001 && dmesg | grep 'openib.*HCA'",
+        60,
+    )?;
+    Ok(line(&said, "HCA"))
+}
+
+fn stock(lab: &mut Guests, _: &Options) -> Outcome {
+    lab.ok(2, "modprobe -a ib_uverbs ib_umad ib_ipoib ib_mthca && cat /sys/class/infiniband/mthca0/hca_type", 60)
+}
+
+fn up(lab: &mut Guests, _: &Options) -> Outcome {
+    for guest in [1, 2] {
+        let script = format!(
+            "ip link set ib0 up && ip addr replace 10.9.1.{guest}/16 dev ib0 && ip -6 addr replace fd09::100:{guest}/64 dev ib0 nodad
+            until_ 150 sh -c \"ip link show ib0 | grep -q 'state UP'\"; ip -s link show ib0"
+        );
+        waiting(lab, guest, &script, 60)?;
+    }
+    let said = lab.ok(1, "ip link show ib0", 10)?;
+    Ok(line(&said, "ib0:"))
+}
+
+fn ethtool(lab: &mut Guests, _: &Options) -> Outcome {
+    let said = lab.ok(
+        1,
+        "ethtool -i ib0 && ethtool ib0 | grep 'Link detected: yes' && ethtool -S ib0",
+        10,
+    )?;
+    let driver = line(&said, "driver:");
+    let joins = line(&said, "joins:");
+    match driver == "driver: openib" && !joins.ends_with(" 0") {
+        true => Ok(format!(
+            "{driver}, {}, {joins}",
+            line(&said, "firmware-version:")
+        )),
+        false => Err(said),
+    }
+}
+
+/// Pings without a loss; says how long that took.
+fn answered(lab: &mut Guests, guest: usize, what: &str) -> Outcome {
+    let said = lab.ok(guest, &format!("ping -q -c 50 -i 0.02 {what}"), 40)?;
+    match said.contains(" 0% packet loss") {
+        true => Ok(line(&said, "rtt")),
+        false => Err(said),
+    }
+}
+
+fn ping(lab: &mut Guests, _: &Options) -> Outcome {
+    // The first waits for address and path.
+    waiting(lab, 1, "until_ 50 ping -c 1 -W 1 10.9.1.2", 60)?;
+    waiting(lab, 1, "until_ 50 ping -c 1 -W 1 10.9.0.1", 60)?;
+    let plain = answered(lab, 1, "10.9.1.2")?;
+    answered(lab, 2, "10.9.1.1")?;
+    answered(lab, 1, "10.9.0.1")?;
+    answered(lab, 1, "-s 2016 10.9.1.2")?;
+    answered(lab, 1, "-s 65000 10.9.1.2")?;
+    Ok(plain)
+}
+
+fn ping6(lab: &mut Guests, _: &Options) -> Outcome {
+    waiting(lab, 1, "until_ 50 ping -c 1 -W 1 fd09::100:2", 60)?;
+    answered(lab, 2, "fd09::100:1")?;
+    answered(lab, 1, "-s 65000 fd09::100:2")?;
+    answered(lab, 1, "fd09::100:2")
+}
+
+fn multicast(lab: &mut Guests, _: &Options) -> Outcome {
+    for guest in [1, 2] {
+        lab.ok(
+            guest,
+            "echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts",
+            10,
+        )?;
+    }
+    let said = lab
+        .said(1, "ping -c 5 -I ib0 224.0.0.1; ping -c 5 ff02::1%ib0", 40)?
+        .text;
+    if !said.contains("from 10.9.1.2") || !said.contains("from fe80") {
+        return Err(said);
+    }
+    let said = lab
+        .said(2, "ping -c 5 -I ib0 224.0.0.1; ping -c 5 ff02::1%ib0", 40)?
+        .text;
+    if !said.contains("from 10.9.1.1") || !said.contains("from fe80") {
+        return Err(said);
+    }
+    Ok(line(&said, "from 10.9.1.1"))
+}
+
+fn iperf(lab: &mut Guests, _: &Options) -> Outcome {
+    let mut figures = Vec::new();
+    for more in ["", "-R", "-u -b 20M -l 1400", "-u -b 20M -l 1400 -R"] {
+        let ask = format!("iperf3 -c 10.9.1.1 -t 3 {more}");
+        let (_, said) = lab.pair(
+            crate::vm::Listens::Tcp(5201),
+            (1, "iperf3 -s -1"),
+            (2, &ask),
+            60,
+        )?;
+        let words = line(&said, "receiver");
+        let words: Vec<&str> = words.split(' ').collect();
+        let rate = words.windows(2).find(|pair| pair[1].contains("bits/sec"));
+        let rate = rate.map_or(String::new(), |pair| pair.join(" "));
+        if rate.is_empty() || rate.starts_with("0.00") {
+            return Err(said);
+        }
+        figures.push(rate);
+    }
+    Ok(figures.join(", "))
+}
+
+fn p_key(lab: &mut Guests, _: &Options) -> Outcome {
+    lab.ok(2, "echo 0x8001 > /sys/class/net/ib0/create_child", 20)?;
+    for guest in [1, 2] {
+        let script = format!(
+            "ip link set ib0.8001 up && ip addr replace 10.8.1.{guest}/16 dev ib0.8001
+            until_ 150 sh -c \"ip link show ib0.8001 | grep -q 'state UP'\""
+        );
+        waiting(lab, guest, &script, 60)?;
+    }
+    waiting(lab, 1, "until_ 50 ping -c 1 -W 1 10.8.1.2", 60)?;
+    answered(lab, 1, "10.8.1.2")
+}
+
+fn flap(lab: &mut Guests, _: &Options) -> Outcome {
+    lab.command("down 1 host-1")?;
+    waiting(
+        lab,
+        1,
+        "until_ 50 sh -c \"ip link show ib0 | grep -q NO-CARRIER\"",
+        30,
+    )?;
+    lab.command("up 1 host-1")?;
+    waiting(lab, 1, "until_ 150 ping -c 1 -W 1 10.9.1.2", 90)?;
+    answered(lab, 1, "10.9.1.2")
+}
+
+/// The HCA does not answer for a moment, as after a catastrophic error: it is reset, and all goes on.
+fn restart(lab: &mut Guests, _: &Options) -> Outcome {
+    let script = "setpci -s $(basename $(ls -d /sys/bus/pci/drivers/openib/0000:*)) COMMAND=0
+        until_ 150 sh -c \"dmesg | grep -q 'openib.*works again'\" && until_ 150 ping -c 1 -W 1 10.9.1.2
+        dmesg | grep -c 'openib.*has failed' && dmesg -l emerg,alert,crit,err,warn | wc -l > /run/seen";
+    let said = waiting(lab, 1, script, 90)?;
+    answered(lab, 1, "10.9.1.2")?;
+    Ok(format!("{} time", said.trim()))
+}
+
+fn unbind(lab: &mut Guests, _: &Options) -> Outcome {
+    let script = "cd /sys/bus/pci/drivers/openib && slot=$(ls -d 0000:*) && echo $slot > unbind && ! ip link show ib0 2> /dev/null && echo $slot > bind && ip link show ib0";
+    lab.ok(1, script, 60)?;
+    up(lab, &options())?;
+    waiting(lab, 1, "until_ 100 ping -c 1 -W 1 10.9.1.2", 90)?;
+    answered(lab, 1, "10.9.1.2")
+}
+
+fn options() -> Options {
+    Options {
+        target: For {
+            headers: None,
+            kernel: crate::vm::Kernel::Stable,
+        },
+        model: String::new(),
+        loads: 0,
+        module: None,
+        filter: None,
+    }
+}
+
+fn reload(lab: &mut Guests, options: &Options) -> Outcome {
+    let memory = "sync; echo 3 > /proc/sys/vm/drop_caches; awk '/^Slab|^VmallocUsed|^MemFree/ { print $2 }' /proc/meminfo";
+    let mut seen = Vec::new();
+    for _ in 0..options.loads {
+        lab.ok(1, "rmmod openib && ! ip link show ib0 2> /dev/null && insmod /run/openib.ko p_keys=0x8001", 90)?;
+        up(lab, options)?;
+        waiting(lab, 1, "until_ 100 ping -c 1 -W 1 10.9.1.2", 90)?;
+        lab.ok(1, "ping -q -f -c 200 10.9.1.2", 40)?;
+        let said = lab.ok(1, memory, 20)?;
+        seen.push(said.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    let ends = [seen.first(), seen.last()];
+    let [first, last] = ends.map(|end| end.cloned().unwrap_or_default());
+    Ok(format!(
+        "{} times; MemFree, Slab, VmallocUsed in kB: {first}, at last {last}",
+        options.loads
+    ))
+}
