@@ -32,7 +32,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// What CI runs: formatting, lints, documentation, tests, bare-metal builds, captures, fuzzing.
+    /// What CI runs: formatting, lints, documentation, tests, bare-metal builds, captures, fuzzing, Linux guests.
     Ci {
         /// Only the stages whose names begin so.
         stages: Vec<String>,
