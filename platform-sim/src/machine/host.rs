@@ -43,6 +43,8 @@ pub enum Fallible {
     Completion,
     /// [`Platform::map`](core_ib::platform::Platform::map).
     Map,
+    /// [`Platform::alloc_vectors`](core_ib::platform::Platform::alloc_vectors).
+    AllocVectors,
     /// [`Platform::bind_interrupt`](core_ib::platform::Platform::bind_interrupt).
     BindInterrupt,
 }

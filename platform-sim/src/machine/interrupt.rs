@@ -77,6 +77,15 @@ impl Interrupts {
         true
     }
 
+    /// Vectors that are bound.
+    pub(super) fn bound(&self) -> usize {
+        let bound = self
+            .vectors
+            .iter()
+            .filter(|vector| vector.handler.is_some());
+        bound.count()
+    }
+
     pub(super) fn any_bound(&self) -> bool {
         self.vectors.iter().any(|vector| vector.handler.is_some())
     }

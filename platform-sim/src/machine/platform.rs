@@ -7,7 +7,7 @@ use super::interrupt::{Delivery, HandlerRef};
 use super::locks::LockKind;
 use super::shared::Shared;
 use super::sync::{SimCompletion, SimGate, SimLock};
-use super::{HostId, Mode, ReportKind};
+use super::{Bus, HostId, Mode, PciFunction, ReportKind};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -178,6 +178,29 @@ impl SimPlatform {
             };
             let tables = host.tables.values().map(|layout| layout.size() as u64);
             (host.memory.allocated(), tables.sum())
+        })
+    }
+
+    /// Interrupt vectors that are bound.
+    pub fn interrupts_bound(&self) -> usize {
+        self.shared.with(|engine| {
+            let host = engine.host(self.host);
+            host.map_or(0, |host| host.interrupts.bound())
+        })
+    }
+
+    /// Runs `f` on the function of this machine, if it is an `F`: behind the back of whoever drives it. For tests, in a
+    /// context or outside; `f` must not come back to this platform.
+    pub fn with_model<F: PciFunction, R>(
+        &self,
+        f: impl FnOnce(&mut F, &mut dyn Bus) -> R,
+    ) -> Option<R> {
+        self.shared.with(|engine| {
+            let found = engine.with_function(self.host, |function, bus| {
+                let function: &mut dyn core::any::Any = function;
+                function.downcast_mut().map(|function| f(function, bus))
+            });
+            found.flatten()
         })
     }
 
@@ -461,6 +484,11 @@ unsafe impl Platform for SimPlatform {
 
     fn alloc_vectors(&self, want: u16) -> Result<Vectors> {
         self.may_block("allocates interrupt vectors");
+        if self.refuses(Fallible::AllocVectors) {
+            return Err(PlatformError::Exhausted {
+                what: "interrupt vectors",
+            });
+        }
         let limit = self.shared.with(|engine| {
             let host = engine.host(self.host);
             host.map_or(0, |host| host.message_limit)

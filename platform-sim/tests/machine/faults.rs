@@ -102,6 +102,9 @@ fn the_call_that_is_to_fail_fails_and_no_other() {
         assert_eq!(why, Some(PlatformError::NoDmaMemory { len: 64 }));
         machine.fail(Fallible::TableAlloc, 1);
         assert!(Table::new(machine, 4, |_| 0_u32).is_err());
+        machine.fail(Fallible::AllocVectors, 1);
+        assert!(machine.alloc_vectors(1).is_err());
+        assert_eq!(machine.interrupts_bound(), 0);
         machine.fail(Fallible::Completion, 1);
         assert!(machine.completion().is_err());
         assert!(machine.completion().is_ok());

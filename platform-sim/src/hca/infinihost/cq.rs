@@ -189,6 +189,11 @@ impl Cqs {
         }
     }
 
+    /// CQs that are the HCA's.
+    pub fn count(&self) -> usize {
+        self.cqs.len()
+    }
+
     /// The place of `cqn` in the table.
     pub fn index(&self, cqn: u32) -> u32 {
         cqn & self.mask

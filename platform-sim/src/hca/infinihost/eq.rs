@@ -128,6 +128,11 @@ pub struct Events {
 }
 
 impl Events {
+    /// EQs that are the HCA's.
+    pub fn count(&self) -> usize {
+        self.eqs.len()
+    }
+
     /// Is EQ `eqn` the HCA's?
     pub fn contains(&self, eqn: u8) -> bool {
         self.eqs.contains_key(&eqn)

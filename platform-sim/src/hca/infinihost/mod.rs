@@ -18,6 +18,7 @@ mod connected;
 mod cq;
 mod ddr;
 mod eq;
+mod fault;
 mod flush;
 mod hcr;
 mod icm;
@@ -45,6 +46,7 @@ mod work;
 mod wqe;
 
 pub use config::{Config, FirmwareVersion};
+pub use fault::{CommandFault, Holdings};
 pub use variant::Variant;
 
 use crate::machine::{Bus, Ledger, LinkParameters, PciFunction, TimerId};
@@ -57,6 +59,7 @@ use core_ib::wire::packet::MAX_PACKET;
 use cq::Cqs;
 use ddr::Ddr;
 use eq::{Events, Rung};
+use fault::CommandFaults;
 use hca_abi::infinihost::doorbell::EqCommand;
 use hca_abi::infinihost::eqe::{Eqe, EventType, LocalSyndrome};
 use hca_abi::infinihost::{pci, regs as bar0};
@@ -134,6 +137,7 @@ pub struct InfiniHost {
     work: WorkList,
     /// How long until queues in error are looked at again.
     watch: Duration,
+    faults: CommandFaults,
     /// Room for the packet that is being made.
     scratch: Vec<u8>,
     /// Configuration space does not answer before this: a reset is under way.
@@ -168,6 +172,7 @@ impl InfiniHost {
             ports: Ports::new(&config),
             work: WorkList::new(),
             watch: Duration::ZERO,
+            faults: CommandFaults::default(),
             scratch: vec![0; MAX_PACKET],
             silent_until: Instant(0),
             config,

@@ -189,6 +189,11 @@ pub struct KeyTable {
 type Piece = (u64, usize);
 
 impl KeyTable {
+    /// Entries handed over.
+    pub fn count(&self) -> usize {
+        self.handed_over.len()
+    }
+
     /// Of `mpts` entries at `mpt_base`, none handed over, in T-mode.
     pub fn new(mpt_base: u64, mpts: u32) -> Self {
         Self {

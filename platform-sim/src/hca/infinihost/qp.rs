@@ -193,6 +193,11 @@ impl Qps {
         }
     }
 
+    /// QPs that are the HCA's.
+    pub fn count(&self) -> usize {
+        self.qps.len()
+    }
+
     /// The place of `qpn` in the table.
     pub fn index(&self, qpn: u32) -> u32 {
         qpn & self.mask

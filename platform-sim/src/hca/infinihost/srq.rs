@@ -179,6 +179,11 @@ pub struct Srqs {
 }
 
 impl Srqs {
+    /// SRQs that are the HCA's.
+    pub fn count(&self) -> usize {
+        self.srqs.len()
+    }
+
     /// Is SRQ `srqn` the HCA's?
     pub fn contains(&self, srqn: u32) -> bool {
         self.srqs.contains_key(&srqn)

@@ -15,6 +15,7 @@ mod system;
 
 pub use system::{LOG_GIDS, LOG_PKEYS, LOG_RESERVED_MTTS};
 
+use super::fault::CommandFault;
 use super::hcr::{Answer, Command};
 use super::variant::Mode;
 use super::{InfiniHost, System, timers};
@@ -222,7 +223,13 @@ impl InfiniHost {
     }
 
     fn carry_out(&mut self, bus: &mut dyn Bus, command: &Command) {
-        let answer = match self.execute(bus, command) {
+        let fault = self.faults.next(command.opcode);
+        let done = match fault {
+            Some(CommandFault::Silent) => return,
+            Some(CommandFault::Refused(status)) => Err(status),
+            Some(CommandFault::Unannounced) | None => self.execute(bus, command),
+        };
+        let answer = match done {
             Ok(immediate) => Answer {
                 status: CmdStatus::OK,
                 immediate,
@@ -234,6 +241,9 @@ impl InfiniHost {
                 "{:?} {:#x}: {:?}",
                 command.opcode, command.input_modifier, answer.status
             ));
+        }
+        if fault.is_some_and(|fault| fault == CommandFault::Unannounced) {
+            return;
         }
         if !command.event {
             return self.hcr.complete(answer);
