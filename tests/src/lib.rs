@@ -2,6 +2,7 @@
 
 pub mod conformance;
 pub mod hostile;
+pub mod programs;
 pub mod scenario;
 
 /// The examples of the README compile.

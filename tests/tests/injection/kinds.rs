@@ -54,7 +54,7 @@ pub const KINDS: &[Kind] = kinds! {
     "GSI QP in RTS": |bench| qp(bench, QpType::Gsi, None).map(Made::Qp),
     "RC QP with an SRQ": qp_on_srq,
     "QP of a multicast group": member,
-    "MR": |bench| mr(bench).map(|mr| Made::Mr(mr)),
+    "MR": |bench| mr(bench).map(Made::Mr),
     "MR, registered anew": reregistered,
     "MW": |bench| Ok(Made::Mw(bench.hca().alloc_mw(bench.pd, MwKind::Type1)?.0)),
     "FMR, mapped": fmr,

@@ -15,7 +15,8 @@ pub use answers::{
 pub use buffer::Buffer;
 pub use link::{ALL_RIGHTS, Link};
 pub use ports::{
-    MGID, MLID, MTU, activate, bring_up, change_port, get, info, lid, set, set_pkeys, train,
+    MGID, MLID, MTU, activate, bring_up, bring_up_pair, change_port, get, info, lid, set,
+    set_pkeys, train,
 };
 pub use station::{GRH, QKEY, Station, qp_init, send_wr};
 pub use wait::{ON_ITS_WAY, PATIENCE, QUIET, wait_for};

@@ -78,8 +78,7 @@ pub fn change_port<D: Device>(hca: &D, change: impl FnOnce(&mut PortInfo)) {
 }
 
 /// What any host does first: QP0 of port 1, with which some HCAs start the port. Does nothing the second time.
-fn open_qp0<R: Rig>(rig: &R, side: Side) {
-    let hca = rig.hca(side);
+fn open_qp0<D: Device>(hca: &D, side: Side) {
     let pd = hca.alloc_pd().unwrap();
     let init = CqInit {
         cqe: 16,
@@ -108,13 +107,16 @@ fn open_qp0<R: Rig>(rig: &R, side: Side) {
 
 /// Brings up QP0 of port 1 of both sides, and waits until they have a link.
 pub fn train<R: Rig>(rig: &R) {
-    for side in Side::BOTH {
-        open_qp0(rig, side);
+    let [a, b] = Side::BOTH.map(|side| (rig.hca(side), rig.machine(side)));
+    train_pair([a, b]);
+}
+
+fn train_pair<D: Device, P: Platform>(pair: [(&D, &P); 2]) {
+    for (side, (hca, _)) in Side::BOTH.into_iter().zip(pair) {
+        open_qp0(hca, side);
     }
-    for side in Side::BOTH {
-        let trained = wait_for(rig.machine(side), PATIENCE, || {
-            rig.hca(side).query_port(1).unwrap().state >= 2
-        });
+    for (side, (hca, machine)) in Side::BOTH.into_iter().zip(pair) {
+        let trained = wait_for(machine, PATIENCE, || hca.query_port(1).unwrap().state >= 2);
         assert!(trained, "port 1 of {side:?} has no link");
     }
 }
@@ -122,13 +124,18 @@ pub fn train<R: Rig>(rig: &R) {
 /// What a subnet manager does to bring up the cable: both ports have their LIDs and are Active. Does
 /// nothing the second time.
 pub fn bring_up<R: Rig>(rig: &R) {
-    train(rig);
-    let is_up = |side| rig.hca(side).query_port(1).unwrap().is_active();
-    if Side::BOTH.into_iter().all(is_up) {
+    bring_up_pair(Side::BOTH.map(|side| (rig.hca(side), rig.machine(side))));
+}
+
+/// [`bring_up`] of two HCAs, and the machines that they are in.
+pub fn bring_up_pair<D: Device, P: Platform>(pair: [(&D, &P); 2]) {
+    train_pair(pair);
+    let is_up = |(hca, _): &(&D, &P)| hca.query_port(1).unwrap().is_active();
+    if pair.iter().all(is_up) {
         return;
     }
-    for side in Side::BOTH {
-        change_port(rig.hca(side), |info| {
+    for (side, (hca, _)) in Side::BOTH.into_iter().zip(pair) {
+        change_port(hca, |info| {
             info.state = PortState::ARMED;
             info.lid = lid(side);
             info.lmc = 0;
@@ -136,11 +143,10 @@ pub fn bring_up<R: Rig>(rig: &R) {
             info.neighbor_mtu = MTU.into();
         });
     }
-    for side in Side::BOTH {
-        change_port(rig.hca(side), |info| info.state = PortState::ACTIVE);
+    for (hca, _) in pair {
+        change_port(hca, |info| info.state = PortState::ACTIVE);
     }
-    for side in Side::BOTH {
-        let (hca, machine) = (rig.hca(side), rig.machine(side));
+    for (side, (hca, machine)) in Side::BOTH.into_iter().zip(pair) {
         let active = wait_for(machine, PATIENCE, || hca.query_port(1).unwrap().is_active());
         assert!(active, "port 1 of {side:?} is not Active");
     }
