@@ -38,7 +38,8 @@ impl Model {
                 let number = self.sides[side].qps.get(place).map_or(NOBODY, |qp| qp.qpn);
                 (lid(Side::BOTH[side]), number)
             }
-            None => (lid(Side::BOTH[1 - side]), NOBODY),
+            // Packets of whom it was connected to may go on coming: the path is that way, too.
+            None => (lid(Side::BOTH[Self::partner(side, place).0]), NOBODY),
         };
         let epoch = self.epoch_of(side, place);
         let first = PSN(epoch);
@@ -158,9 +159,6 @@ impl Model {
             Some((required, optional)) => {
                 let given = mask.difference(M::STATE | M::CUR_STATE);
                 let allowed = required | optional;
-                if mask.contains(M::CAP) {
-                    faults.push(Error::Unsupported);
-                }
                 if !given.difference(allowed | M::CAP).is_empty()
                     || !required.difference(given).is_empty()
                 {
@@ -173,6 +171,14 @@ impl Model {
                     return Err(Open("path migration"));
                 }
             }
+        }
+        if mask.contains(M::CAP) {
+            faults.push(Error::Unsupported);
+        }
+        if mask.contains(M::CUR_STATE)
+            && matches!(from, QpState::Reset | QpState::Init | QpState::Error)
+        {
+            faults.push(Error::Attr);
         }
         self.values(&qp, &attr, mask, &mut faults);
         if !faults.is_empty() {

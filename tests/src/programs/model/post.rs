@@ -299,6 +299,10 @@ impl Model {
         if let Verb::Swap { remote, .. } | Verb::Add { remote } = wr.verb {
             let local: usize = wr.pieces.iter().map(|piece| usize::from(piece.len)).sum();
             when(remote.at % 8 != 0 || local < 8, PostCause::InvalidAttr);
+            // Where the HCA allows more: verbs 7.6.
+            if wr.pieces.len() > 1 && local >= 8 {
+                return Err(Open("an atomic that is answered in pieces"));
+            }
         }
         let reads = matches!(
             wr.verb,
