@@ -9,7 +9,12 @@
 //! Nothing here allocates, knows a device, or has a clock of its own.
 #![no_std]
 
+#[cfg(loom)]
+extern crate std;
+
 pub mod platform;
+#[doc(hidden)]
+pub mod sync;
 pub mod types;
 pub mod verbs;
 pub mod wire;

@@ -6,11 +6,11 @@
 
 use super::{Handle, VerbsError};
 use crate::platform::{Lock, Platform, RawLock, Table};
-use core::cell::UnsafeCell;
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a slab can hold.
 pub trait Object {
@@ -44,7 +44,18 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 impl<T> Slot<T> {
     /// A free place.
+    #[cfg(not(loom))]
     pub const fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            next_free: AtomicU32::new(NONE),
+            object: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// The same.
+    #[cfg(loom)]
+    pub fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
             next_free: AtomicU32::new(NONE),
@@ -61,9 +72,10 @@ impl<T> Default for Slot<T> {
 
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
-        if *self.word.get_mut() & LIVE != 0 {
+        if self.word.load(Ordering::Relaxed) & LIVE != 0 {
             // SAFETY: alive, so initialised; nobody else can refer to it.
-            unsafe { self.object.get_mut().assume_init_drop() };
+            self.object
+                .with_mut(|object| unsafe { (*object).assume_init_drop() });
         }
     }
 }
@@ -236,7 +248,9 @@ impl<T: Object, S: Places + Deref<Target = [Slot<T>]>, R: RawLock> Slab<S, R> {
         match swap {
             Ok(_) => {
                 // SAFETY: alive without holders until just now, and dead since: initialised, and ours alone.
-                let object = unsafe { (*slot.object.get()).assume_init_read() };
+                let object = slot
+                    .object
+                    .with_mut(|object| unsafe { (*object).assume_init_read() });
                 self.give_back(handle.index());
                 Ok(object)
             }
@@ -277,7 +291,8 @@ impl<T: Object, S: Places + Deref<Target = [Slot<T>]>, R: RawLock> Vacant<'_, T,
         core::mem::forget(self);
         if let Some(slot) = slab.slots.get(index as usize) {
             // SAFETY: the place is dead and reserved by us alone, so nobody refers to it.
-            unsafe { (*slot.object.get()).write(object) };
+            slot.object
+                .with_mut(|place| unsafe { (*place).write(object) });
             let word = (u64::from(generation) << 32) | LIVE;
             slot.word.store(word, Ordering::Release);
         }
@@ -302,7 +317,9 @@ impl<T> Deref for Held<'_, T> {
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: held, so alive, so initialised; only shared references exist.
-        unsafe { (*self.slot.object.get()).assume_init_ref() }
+        self.slot
+            .object
+            .with(|object| unsafe { (*object).assume_init_ref() })
     }
 }
 
@@ -325,6 +342,10 @@ impl<T: fmt::Debug> fmt::Debug for Held<'_, T> {
         (**self).fmt(f)
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "slab_loom.rs"]
+mod loom_tests;
 
 #[cfg(test)]
 pub(super) mod tests {
