@@ -62,6 +62,10 @@ pub struct Options {
     /// Writes every packet on every cable into this file, for Wireshark.
     #[arg(long)]
     pub capture: Option<PathBuf>,
+    /// How long two ports train after both are there, in milliseconds. A guest whose processor is emulated needs it as
+    /// much longer as it is slower: its HCA is not, and the subnet manager would be done before its driver is.
+    #[arg(long, default_value_t = 200)]
+    pub training: u64,
     /// Seed of the dice.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -169,6 +173,7 @@ fn fabric(options: &Options, plan: &Plan, ours: &[usize]) -> (Fabric, Handles) {
     let topology = &plan.topology;
     let settings = fabric::Options {
         seed: options.seed,
+        training: Duration::from_millis(options.training),
         ..fabric::Options::default()
     };
     let mut fabric = Fabric::new(topology, settings, |node, _| {
@@ -415,5 +420,47 @@ impl Served {
         for host in ours.iter() {
             crate::say!("{}", host.describe().trim_end());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use core_ib::Instant;
+    use platform_sim::machine::{Delivery, LinkControl, LinkSpeed, LinkWidth, Wire};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// When the link of the first guest is up.
+    fn up(words: &[&str]) -> Instant {
+        let words = std::iter::once(&"serve").chain(words);
+        let options = Line::parse_from(words).options;
+        let plan = Plan::new(&options).unwrap();
+        let (mut fabric, _) = fabric(&options, &plan, &[]);
+        let end = fabric.end(PortRef::new(plan.guests[0], 1)).unwrap();
+        let polling = LinkControl::Polling {
+            widths: LinkWidth(3),
+            speeds: LinkSpeed::SDR,
+        };
+        fabric.set_link(end, polling, Instant(0));
+        loop {
+            let now = fabric.next_event().expect("a link that trains");
+            while let Some(delivery) = fabric.poll(now) {
+                if matches!(delivery, Delivery::Link { up: Some(_), .. }) {
+                    return now;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_trains_as_long_as_it_is_told_and_not_in_no_time_else() {
+        assert_eq!(up(&[]), Instant(200_000_000));
+        assert_eq!(up(&["--training", "4000"]), Instant(4_000_000_000));
     }
 }
