@@ -147,6 +147,8 @@ pub struct ConnectedStatistics {
     pub receive_errors: u64,
     /// Dropped: longer than the peer takes.
     pub too_long: u64,
+    /// Not sent by a connection, because there was none yet: short packets go as datagrams, others are dropped.
+    pub no_connection: u64,
     /// Dropped: `send_frames` of connected mode.
     pub no_frame: u64,
     /// Dropped: the QP did not take them.

@@ -300,11 +300,21 @@ impl Served {
                 let handle = self.handles.get(&port).ok_or("no cable is there")?;
                 handle.set(faults);
             }
+            Command::Mode { node, connected } => {
+                let host = self.ours.iter_mut().find(|ours| ours.node == node);
+                let host = host.ok_or("that is no host of ours")?;
+                host.set_mode(&mut self.world, &self.topology, connected)?;
+            }
             Command::Power { node, on } => self.power(node, on)?,
-            Command::Ping { node, peer, count } => {
+            Command::Ping {
+                node,
+                peer,
+                count,
+                size,
+            } => {
                 let host = self.ours.iter().find(|ours| ours.node == node);
                 let host = host.ok_or("that is no host of ours")?;
-                crate::say!("{}", host.ping(&mut self.world, peer, count)?);
+                crate::say!("{}", host.ping(&mut self.world, peer, (count, size))?);
             }
         }
         Ok(())

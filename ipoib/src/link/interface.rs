@@ -275,7 +275,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         if let Some(frame) = of_connected {
             let carried = match takes {
                 true => connected.carry(&to, &route.attr, frame, len, now),
-                false => Carried::TooLong(mtu),
+                false => connected.refuse(mtu),
             };
             let error = match carried {
                 Carried::Taken => return Ok(()),

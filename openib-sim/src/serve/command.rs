@@ -20,12 +20,15 @@ pub(super) enum Command {
     Faults { port: PortRef, faults: Faults },
     /// `off NODE`, `on NODE`: switches a switch or a host of ours off and on. It comes back as from the factory.
     Power { node: usize, on: bool },
-    /// `ping NODE ADDRESS [COUNT]`: a host of ours sends echo requests over IPoIB.
+    /// `ping NODE ADDRESS [COUNT [SIZE]]`: a host of ours sends echo requests over IPoIB, with so many bytes of data.
     Ping {
         node: usize,
         peer: IpAddr,
         count: u16,
+        size: u16,
     },
+    /// `mode NODE datagram`, `mode NODE connected`: a host of ours starts again, with IPoIB in this mode.
+    Mode { node: usize, connected: bool },
 }
 
 impl Command {
@@ -50,8 +53,18 @@ impl Command {
                 on: word == "on",
             }),
             "ping" => ping(rest, topology),
+            "mode" => {
+                let (name, mode) = rest.trim().rsplit_once(' ').unwrap_or((rest.trim(), ""));
+                let connected = match mode {
+                    "connected" => true,
+                    "datagram" => false,
+                    _ => return Err("mode takes a host of ours, and datagram or connected".into()),
+                };
+                let node = node(topology, name)?;
+                Ok(Self::Mode { node, connected })
+            }
             _ => Err(format!(
-                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping"
+                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode"
             )),
         }
     }
@@ -59,16 +72,18 @@ impl Command {
 
 fn ping(text: &str, topology: &Topology) -> Result<Command, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let (name, address, count) = match words[..] {
-        [name, address] => (name, address, "4"),
-        [name, address, count] => (name, address, count),
-        _ => return Err("ping takes a host of ours, an address and a count".into()),
+    let (name, address, count, size) = match words[..] {
+        [name, address] => (name, address, "4", "56"),
+        [name, address, count] => (name, address, count, "56"),
+        [name, address, count, size] => (name, address, count, size),
+        _ => return Err("ping takes a host of ours, an address, a count and a size".into()),
     };
-    let (to, times) = (address.parse(), count.parse());
+    let (to, times, bytes) = (address.parse(), count.parse(), size.parse());
     Ok(Command::Ping {
         node: node(topology, name)?,
         peer: to.map_err(|_| format!("\"{address}\" is no IP address"))?,
         count: times.map_err(|_| format!("\"{count}\" is no count"))?,
+        size: bytes.map_err(|_| format!("\"{size}\" is no size"))?,
     })
 }
 
@@ -172,8 +187,16 @@ mod tests {
             node: 1,
             peer: IpAddr::from([10, 9, 0, 1]),
             count: 4,
+            size: 56,
         };
         assert_eq!(read("ping host-1 10.9.0.1"), Ok(expected));
+        let large = Command::Ping {
+            node: 1,
+            peer: IpAddr::from([10, 9, 0, 1]),
+            count: 7,
+            size: 60000,
+        };
+        assert_eq!(read("ping host-1 10.9.0.1 7 60000"), Ok(large));
         assert!(read("ping host-1 10.9.0").is_err());
         assert!(read("ping host-1").is_err());
         assert!(read("ping nobody 10.9.0.1").is_err());
@@ -190,6 +213,17 @@ mod tests {
             Ok(Command::Power { node: 0, on: true })
         );
         assert!(read("off").is_err());
+    }
+
+    #[test]
+    fn a_mode_of_ipoib_is_one_of_two() {
+        let connected = Command::Mode {
+            node: 1,
+            connected: true,
+        };
+        assert_eq!(read("mode host-1 connected"), Ok(connected));
+        assert!(read("mode host-1 fast").is_err());
+        assert!(read("mode host-1").is_err());
     }
 
     #[test]

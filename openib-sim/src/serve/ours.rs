@@ -126,12 +126,30 @@ impl Ours {
         Ok(())
     }
 
-    /// Sends `count` echo requests and says how many were answered.
-    pub fn ping(&self, world: &mut World, peer: IpAddr, count: u16) -> Result<String, String> {
+    /// Starts it again, with IPoIB in another mode.
+    pub fn set_mode(
+        &mut self,
+        world: &mut World,
+        topology: &Topology,
+        connected: bool,
+    ) -> Result<(), String> {
+        self.spec.ipoib = ipoib_profile(connected);
+        self.switch(world, topology, false)?;
+        self.switch(world, topology, true)
+    }
+
+    /// Sends `count` echo requests with `size` bytes of data each, and says how many were answered.
+    pub fn ping(
+        &self,
+        world: &mut World,
+        peer: IpAddr,
+        (count, size): (u16, u16),
+    ) -> Result<String, String> {
         if self.remote.look(|status| status.phase != Phase::Running) {
             return Err(format!("{} is not running", self.name));
         }
         self.remote.take_echoes();
+        self.remote.tell(host::Command::PingSize(size.into()));
         self.remote.tell(host::Command::Ping {
             peer,
             count,

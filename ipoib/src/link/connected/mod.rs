@@ -129,7 +129,7 @@ impl<'a, V: Verbs, P: Platform> Connected<'a, V, P> {
         match self.find(Role::Send, to) {
             Some(at) => {
                 let slot = self.slots.get_mut(at);
-                slot.is_some_and(|slot| slot.touch(now))
+                slot.is_some_and(|slot| slot.touch(attr, now))
             }
             None => {
                 self.begin(to, attr, now);
@@ -162,19 +162,18 @@ impl<'a, V: Verbs, P: Platform> Connected<'a, V, P> {
     ) -> Carried {
         self.reap(now);
         let up = self.is_up(to, attr, now);
-        let Some(at) = self.find(Role::Send, to) else {
-            return Carried::NotYet;
-        };
-        let Some(slot) = self.slots.get_mut(at) else {
+        let at = self.find(Role::Send, to);
+        let slot = at.and_then(|at| Some((at, self.slots.get_mut(at)?)));
+        let Some((at, slot)) = slot else {
+            count(&mut self.stats.no_connection);
             return Carried::NotYet;
         };
         if !up {
-            let waits = slot.phase.is_on_its_way() && slot.parked.push((frame, len)).is_ok();
-            return if waits {
-                Carried::Taken
-            } else {
-                Carried::NotYet
-            };
+            if slot.phase.is_on_its_way() && slot.parked.push((frame, len)).is_ok() {
+                return Carried::Taken;
+            }
+            count(&mut self.stats.no_connection);
+            return Carried::NotYet;
         }
         if len > slot.peer_mtu as usize {
             count(&mut self.stats.too_long);
@@ -182,6 +181,12 @@ impl<'a, V: Verbs, P: Platform> Connected<'a, V, P> {
         }
         self.post(at, frame, len);
         Carried::Taken
+    }
+
+    /// A packet too long for a datagram goes to a peer that takes nothing else.
+    pub(super) fn refuse(&mut self, mtu: usize) -> Carried {
+        count(&mut self.stats.too_long);
+        Carried::TooLong(mtu)
     }
 
     fn post(&mut self, at: usize, frame: FrameId, len: usize) {

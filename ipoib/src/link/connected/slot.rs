@@ -94,11 +94,12 @@ impl<Q> Slot<Q> {
         }
     }
 
-    /// A packet goes to this peer. Says whether it may go at once.
-    pub(super) fn touch(&mut self, now: Instant) -> bool {
+    /// A packet goes to this peer, to which this is the path now. Says whether it may go at once.
+    pub(super) fn touch(&mut self, path: &AhAttr, now: Instant) -> bool {
         self.last_used = now;
         if self.phase == Phase::Resting && now >= self.rest {
             self.phase = Phase::Wanted;
+            self.path = *path;
         }
         self.phase == Phase::Up
     }

@@ -5,6 +5,7 @@ mod driver;
 mod faults;
 mod ipoib;
 mod mixed;
+mod ours_connected;
 mod perftest;
 mod pingpong;
 mod srp;
@@ -163,6 +164,7 @@ const ALL: &[&[Case]] = &[
     pingpong::CASES,
     ipoib::CASES,
     mixed::CASES,
+    ours_connected::CASES,
     connections::CASES,
     perftest::CASES,
     srp::CASES,
