@@ -43,6 +43,7 @@ type Made<'a, V> = (
 
 impl<'a, V: Verbs, P: Platform> Connected<'a, V, P> {
     /// Makes the queues and buffers; no connection yet. Control context; blocks. On error nothing is left behind.
+    #[inline(never)]
     pub(in super::super) fn open(
         device: &'a V,
         machine: &'a P,
