@@ -116,7 +116,7 @@ impl Node<'_, '_> {
         let mut polled = [WorkCompletion::EMPTY; 16];
         let found = cq.poll(&mut polled).unwrap();
         self.wcs.extend(&polled[..found]);
-        self.machine.sleep(Duration::from_micros(100));
+        self.machine.sleep(Duration::from_micros(500));
     }
 
     fn until<T>(
