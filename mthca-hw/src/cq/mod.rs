@@ -308,16 +308,16 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             let (old_size, waiting) = place.queue.with(|queue| queue.fill());
             let size = (1_u32 << log_size).wrapping_sub(1);
-            if size == old_size {
-                return Ok(size);
-            }
             let too_small = VerbsError::InvalidAttr {
                 field: "CQ entries, for those that are waiting",
                 found: u64::from(cqe),
                 allowed: u64::from(waiting),
             };
-            if waiting > size {
-                return Err(too_small);
+            if waiting > cqe {
+                return Err(too_small); // though the ring might hold them: verbs 5.1
+            }
+            if size == old_size {
+                return Ok(size);
             }
             let (entries, ring) = self.begin_cq_ring(cq.index(), !control.second, log_size)?;
             let mut settings = resize_cq::ResizeCq::ZERO;
