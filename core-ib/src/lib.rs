@@ -9,9 +9,6 @@
 //! Nothing here allocates, knows a device, or has a clock of its own.
 #![no_std]
 
-#[cfg(loom)]
-extern crate std;
-
 pub mod platform;
 #[doc(hidden)]
 pub mod sync;

@@ -1,17 +1,17 @@
-//! Atomic words and cells of what is shared without a lock of the machine: those of `core`. Under `--cfg loom` they are
-//! loom's, so that its tests (`loom_…`) go through every interleaving of the code itself, and of what memory may show.
+//! Atomic words and cells of what is shared without a lock of the machine: those of `core`. In the tests of this
+//! crate under `--cfg loom` they are loom's, so that those (`loom_…`) go through every interleaving of the code itself, and of what memory may show.
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub use core::sync::atomic;
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub use loom::{cell::UnsafeCell, sync::atomic};
 
 /// Memory behind a shared reference. Loom's of the same name notes who is inside, and when.
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 #[derive(Debug)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 impl<T> UnsafeCell<T> {
     /// Holds `value`.
     pub const fn new(value: T) -> Self {

@@ -180,7 +180,12 @@ impl Model {
             return Err(Open("no call of a CQ"));
         };
         let Some(place) = self.find(side, cq, |half| &half.cqs)? else {
-            return Ok(fails(Error::Handle));
+            let mut faults = Faults::default();
+            if let Call::ResizeCq { cqe, .. } = *call {
+                faults.when(cqe == 0 || cqe > limits.max_cqe, Error::Attr);
+            }
+            faults.when(true, Error::Handle);
+            return Ok(faults.any().expect("one"));
         };
         let half = &mut self.sides[side];
         let in_use = half.qps.live().any(|(_, qp)| qp.cqs.contains(&place));
