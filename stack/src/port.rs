@@ -439,6 +439,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         Ok(PortStep::Wait(wake))
     }
 
+    #[inline(never)]
     fn send(&mut self, outgoing: &Outgoing, now: Instant) {
         let statistics = &mut self.statistics;
         match self.mads.send(outgoing) {
@@ -463,6 +464,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         }
     }
 
+    #[inline(never)]
     fn received(&mut self, received: &Received, now: Instant) {
         let statistics = &mut self.statistics;
         statistics.mads_received = statistics.mads_received.saturating_add(1);
@@ -487,6 +489,7 @@ impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
         }
     }
 
+    #[inline(never)]
     fn for_manager(&mut self, agent: AgentId, received: &Received, now: Instant) {
         let Some(manager) = &mut self.manager else {
             return;
