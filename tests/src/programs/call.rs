@@ -3,7 +3,7 @@
 use super::super::conformance::Side;
 use core_ib::verbs::{Access, NotifyKind, QpAttrMask, QpState, QpType};
 
-/// An object by its place among those of its kind: below [`PLACES`] one of this side's, from there on one of the peer's,
+/// An object by its place among those of its kind: below `PLACES` one of this side's, from there on one of the peer's,
 /// whose handle is of another HCA. A place whose object was destroyed still has its handle, a stale one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name(pub u8);

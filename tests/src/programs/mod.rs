@@ -1,4 +1,4 @@
-//! Random programs of verbs calls, on two HCAs joined by a cable and on a small [model](model) of what
+//! Random programs of verbs calls, on two HCAs joined by a cable and on a small `model` of what
 //! `docs/reference/verbs.md` says, compared call by call and completion by completion.
 //!
 //! A [program](Program) names objects by place, so that it makes sense whatever lines are taken away: that is how a
