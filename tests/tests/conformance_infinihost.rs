@@ -237,9 +237,22 @@ fn run(
 ) {
     let config = machine::Config {
         seed: seed(),
-        on_report: OnReport::Collect,
         narrow,
         ..machine::Config::default()
+    };
+    run_in(config, change, declared, case);
+}
+
+/// The same in a world that is configured so.
+fn run_in(
+    config: machine::Config,
+    change: &dyn Fn(&mut Config),
+    declared: &'static Declared,
+    case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static,
+) {
+    let config = machine::Config {
+        on_report: OnReport::Collect,
+        ..config
     };
     let wishes = Arc::new(Wishes::default());
     let mut world = World::with(config, Plug::new(wishes.filter.clone()));
@@ -309,4 +322,46 @@ fn a_process_sends_receives_polls_and_sleeps_by_its_own_page() {
 #[test]
 fn a_process_rings_for_nobody_elses_queue() {
     rig(|rig| user::a_process_rings_for_nobody_elses_queue(rig));
+}
+
+/// The cases of several contexts at once, ours and the interrupts', in one world after the other: by the wall's clock, and
+/// in virtual time with as many seeds, where a processor may be taken away at any point.
+fn several_at_once(config: &machine::Config) {
+    use conformance::{cq, fmr, posting, qp_states};
+    type Case = fn(&InfiniHosts<'_>);
+    let cases: [Case; 5] = [
+        |rig| cq::two_pollers_share_the_completions_and_neither_sees_one_twice(rig),
+        |rig| cq::who_arms_and_then_polls_until_empty_never_misses_a_completion(rig),
+        |rig| fmr::contexts_that_map_at_once_share_no_key_and_an_unmap_leaves_none(rig),
+        |rig| posting::lists_of_two_posters_do_not_mix(rig),
+        |rig| qp_states::two_who_modify_one_qp_get_the_results_of_some_order(rig),
+    ];
+    for case in cases {
+        run_in(config.clone(), &|_| (), &DECLARED, case);
+    }
+}
+
+#[test]
+fn several_contexts_at_once_by_the_clock_of_the_wall() {
+    for _ in 0..if openib_tests::scenario::long() {
+        20
+    } else {
+        2
+    } {
+        several_at_once(&machine::Config {
+            mode: machine::Mode::RealTime,
+            ..machine::Config::default()
+        });
+    }
+}
+
+#[test]
+fn several_contexts_at_once_in_many_interleavings() {
+    for seed in 0..u64::from(openib_tests::scenario::cases(8, 500)) {
+        several_at_once(&machine::Config {
+            seed,
+            stalls: 20_000,
+            ..machine::Config::default()
+        });
+    }
 }

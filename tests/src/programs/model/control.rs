@@ -619,7 +619,11 @@ impl Model {
                 }))
             }
             Call::ModifyAh { ah, to } => Ok(match self.find(side, ah, |half| &half.ahs)? {
-                None => fails(Error::Handle),
+                None => {
+                    let mut faults = vec![Error::Handle];
+                    faults.extend(wrong(to));
+                    Want::Fails(faults)
+                }
                 Some(_) if wrong(to).is_some() => fails(wrong(to).expect("some")),
                 Some(place) => {
                     self.sides[side].ahs.get_mut(place).expect("live").to = to;
