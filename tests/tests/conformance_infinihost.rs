@@ -357,7 +357,7 @@ fn several_contexts_at_once_by_the_clock_of_the_wall() {
 
 #[test]
 fn several_contexts_at_once_in_many_interleavings() {
-    for seed in 0..u64::from(openib_tests::scenario::cases(8, 500)) {
+    for seed in 0..u64::from(openib_tests::scenario::cases(2, 500)) {
         several_at_once(&machine::Config {
             seed,
             stalls: 20_000,
