@@ -65,7 +65,7 @@ fn port_active(lab: &mut Lab, terms: &Terms) -> Outcome {
 
 /// Starts OpenSM in guest 1. With -d2 a line is in its log when it is written: else "SUBNET UP", which is a mere notice,
 /// stays in a buffer until something goes wrong.
-fn start_opensm(lab: &mut Lab) -> Result<(), String> {
+pub(super) fn start_opensm(lab: &mut Lab) -> Result<(), String> {
     let script = format!(
         "printf '{}' > /tmp/partitions.conf
         setsid opensm -d2 -p 8 -f /tmp/osm.log -P /tmp/partitions.conf > /dev/null 2>&1 < /dev/null &",

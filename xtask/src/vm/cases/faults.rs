@@ -1,5 +1,6 @@
 //! The fabric breaks while it is used: cables, packets, a switch, the subnet manager.
 
+use super::driver::start_opensm;
 use super::{Case, Manager, Outcome, Terms, holds, line_with, wait_active, with_words};
 use crate::vm::lab::{Lab, Listens};
 
@@ -153,6 +154,13 @@ fn failover(lab: &mut Lab, terms: &Terms) -> Outcome {
         lab.command("on ours-1")?;
         // It takes over again, since it has the highest priority.
         let script = "until_ 200 sh -c 'sminfo | grep -q \"priority 14 state 3\"' && until_ 60 ping -c 1 -W 1 10.9.1.1";
+        with_words(lab, 2, script, 90)?;
+    }
+    if terms.manager == Manager::OpenSm {
+        // Back to where it was: what comes next takes the driver of guest 2 away.
+        lab.ok(2, "pkill opensm; sleep 1", 20)?;
+        start_opensm(lab)?;
+        let script = "until_ 200 sh -c 'sminfo | grep -q \"priority 8 state 3\"'";
         with_words(lab, 2, script, 90)?;
     }
     let said = said?;
