@@ -7,7 +7,7 @@ use super::{
     WholeMemoryKey, WorkCompletion,
 };
 use crate::platform::DmaAddr;
-use crate::{Gid, Guid, Lid, Mtu, PKey, Qpn, RKey, Sl};
+use crate::{Gid, Guid, LKey, Lid, Mtu, PKey, Qpn, RKey, Sl};
 use bitflags::bitflags;
 
 bitflags! {
@@ -299,8 +299,14 @@ pub trait Device: Send + Sync {
     /// A completion queue. `InvalidAttr` for no entries, more than `max_cqe`, or a vector that is not there.
     fn create_cq(&self, init: &CqInit) -> Result<Created<CqHandle>, VerbsError>;
     /// Another size, at least `cqe`; gives the size it has then. `InvalidAttr` if it is out of range or less than what waits in
-    /// the CQ. On error the CQ is unchanged.
+    /// the CQ, `InvalidState` for a user's. On error the CQ is unchanged.
     fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<u32, VerbsError>;
+    /// The same for a user's CQ, whose new ring lies in the region with this key, of the same PD, and belongs to the HCA,
+    /// every entry. Afterwards the HCA writes there alone, and the user copies what it has not polled. As
+    /// [`resize_cq`](Self::resize_cq); `InvalidState` for the driver's own.
+    fn resize_user_cq(&self, _cq: CqHandle, _cqe: u32, _lkey: LKey) -> Result<u32, VerbsError> {
+        NO_USERS
+    }
     /// Ends it; `Busy` while a QP uses it or a reference is out.
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), VerbsError>;
 
