@@ -1,12 +1,14 @@
 //! Address handles and the address vectors behind them. verbs 9.1, infinihost 4.10.
 //!
-//! The HCA reads a vector when it executes a send, through the region that each PD has over all of them. They lie in
-//! attached memory where the host can reach it, else in host memory. Making and ending a handle never blocks.
+//! In T-mode the HCA reads a vector when it executes a send, through the region that each PD has over all of them. They
+//! lie in attached memory where the host can reach it, else in host memory. In M-mode the HCA has no part in them: they
+//! are copied into each send. Making and ending a handle never blocks.
 
 use crate::inner::Inner;
 use crate::let_go::Released;
 use crate::plan::{AV_ENTRY, Plan};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::port::Port;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core_ib::platform::{Caching, DmaBuf, Lock, Platform, PlatformError, Registers, Table};
 use core_ib::verbs::{AhAttr, AhHandle, Object, PdHandle, VerbsError, kind};
 use core_ib::{Mtu, Rate};
@@ -20,7 +22,12 @@ enum Place<'p, P: Platform> {
     Attached(P::Registers),
     /// In host memory.
     Host(DmaBuf<'p, P>),
+    /// In the driver's own memory, dword by dword.
+    Own(Table<'p, [AtomicU32; VECTOR_WORDS], P>),
 }
+
+/// Dwords of a vector.
+pub(crate) const VECTOR_WORDS: usize = AV_ENTRY as usize / 4;
 
 /// All address vectors.
 pub(crate) struct AvPool<'p, P: Platform> {
@@ -75,6 +82,31 @@ impl<'p, P: Platform> AvPool<'p, P> {
         })
     }
 
+    /// In the driver's own memory. Set-up only.
+    pub fn private(machine: &'p P, plan: &Plan) -> Result<Self, PlatformError> {
+        let count = plan.avs;
+        let owners = Table::new(machine, count as usize, |_| AtomicU64::new(0))?;
+        let attrs = attrs(machine, count)?;
+        let none = || [const { AtomicU32::new(0) }; VECTOR_WORDS];
+        let place = Place::Own(Table::new(machine, count as usize, |_| none())?);
+        Ok(Self {
+            place,
+            base: 0,
+            count,
+            owners,
+            attrs,
+        })
+    }
+
+    /// The dwords of vector `index`, where the HCA does not read them itself. Any context.
+    #[inline]
+    pub fn words(&self, index: u32) -> Option<&[AtomicU32; VECTOR_WORDS]> {
+        match &self.place {
+            Place::Own(vectors) => vectors.get(index as usize),
+            Place::Attached(_) | Place::Host(_) => None,
+        }
+    }
+
     /// Address of vector `index` as the HCA knows it.
     #[inline]
     pub fn address(&self, index: u32) -> u64 {
@@ -103,9 +135,12 @@ impl<'p, P: Platform> AvPool<'p, P> {
         }
     }
 
-    /// Bytes of all.
-    pub fn len(&self) -> u64 {
-        u64::from(self.count).saturating_mul(AV_ENTRY)
+    /// Address and bytes of all, where the HCA reads them.
+    pub fn extent(&self) -> Option<(u64, u64)> {
+        match self.place {
+            Place::Own(_) => None,
+            _ => Some((self.base, u64::from(self.count).saturating_mul(AV_ENTRY))),
+        }
     }
 
     /// What vector `index` was made of. Any context but hard interrupt.
@@ -136,6 +171,13 @@ impl<'p, P: Platform> AvPool<'p, P> {
             Place::Host(memory) => {
                 // A place that does not exist has no handle.
                 let _ = memory.write(at, vector);
+            }
+            Place::Own(vectors) => {
+                let (words, _) = vector.as_bytes().as_chunks::<4>();
+                let own = vectors.get(index as usize).into_iter().flatten();
+                for (word, own) in words.iter().zip(own) {
+                    own.store(u32::from_be_bytes(*word), Ordering::Relaxed);
+                }
             }
         }
     }
@@ -173,32 +215,95 @@ impl Object for Ah {
     const PROFILE: &'static str = "ahs";
 }
 
-/// The HCA's code of a static rate. infinihost 4.10: 1 is 1X SDR, 2 is 4X SDR, 3 is 1X DDR, 0 no limit. `usable` has a
-/// bit for each that the HCA has. `None` for a rate that nobody knows.
-pub(crate) fn static_rate(rate: Rate, usable: u16) -> Option<u8> {
-    if rate == Rate::PORT {
-        return Some(0);
-    }
-    let code = match rate.multiple()? {
-        1 => 1,
-        2 | 3 => 3,
-        4..8 => 2,
-        _ => 0, // no slower than the port
-    };
-    Some(if usable & 1 << code == 0 { 1 } else { code })
+/// What the HCA's codes of static rates mean. Code 0 is no limit. infinihost 4.10.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rates {
+    /// T-mode: 1 is 1X SDR, 2 is 4X SDR, 3 is 1X DDR.
+    Fixed,
+    /// M-mode: 1 is a quarter, 2 an eighth, 3 a half of the port's rate, which is this many times 2.5 Gbit/s.
+    Parts(u32),
+    /// M-mode, of old firmware: whatever is not 0 is 1X SDR.
+    Slow(u32),
 }
 
-/// The reverse: the rate of a code.
-pub(crate) const fn rate_of(code: u8) -> Rate {
-    match code {
-        1 => Rate::GBPS_2_5,
-        2 => Rate::GBPS_10,
-        3 => Rate::GBPS_5,
-        _ => Rate::PORT,
+impl Rates {
+    /// The code of a rate. `usable` has a bit for each that the HCA has. `None` for a rate that nobody knows.
+    pub fn code(self, rate: Rate, usable: u16) -> Option<u8> {
+        if rate == Rate::PORT {
+            return Some(0);
+        }
+        let multiple = rate.multiple()?;
+        let code = match self {
+            Self::Fixed => match multiple {
+                1 => 1,
+                2 | 3 => 3,
+                4..8 => 2,
+                _ => 0, // no slower than the port
+            },
+            Self::Parts(port) | Self::Slow(port) => {
+                match port.saturating_sub(1).checked_div(multiple).unwrap_or(0) {
+                    0 => 0,
+                    1 => 3,
+                    2 | 3 => 1,
+                    _ => 2,
+                }
+            }
+        };
+        Some(if usable & 1 << code == 0 { 1 } else { code })
+    }
+
+    /// The reverse: the rate of a code.
+    pub const fn rate(self, code: u8) -> Rate {
+        let parts = match self {
+            Self::Fixed => {
+                return match code {
+                    1 => Rate::GBPS_2_5,
+                    2 => Rate::GBPS_10,
+                    3 => Rate::GBPS_5,
+                    _ => Rate::PORT,
+                };
+            }
+            Self::Slow(_) if code != 0 => return Rate::GBPS_2_5,
+            Self::Parts(port) | Self::Slow(port) => match code {
+                1 => port / 4,
+                2 => port / 8,
+                3 => port / 2,
+                _ => return Rate::PORT,
+            },
+        };
+        match parts {
+            0 | 1 => Rate::GBPS_2_5,
+            2 | 3 => Rate::GBPS_5,
+            4..8 => Rate::GBPS_10,
+            8..12 => Rate::GBPS_20,
+            _ => Rate::GBPS_30,
+        }
     }
 }
+
+/// Rates that M-mode firmware names when it is too old for parts of the port's rate. infinihost 4.10.
+const OLD_RATES: u16 = 0x3;
 
 impl<P: Platform> Inner<'_, P> {
+    /// What codes of static rates mean on a port. Any context.
+    pub fn rates(&self, port: u8) -> Rates {
+        if !self.chip.is_mem_free() {
+            return Rates::Fixed;
+        }
+        let multiple = self.check_port(port).map_or(0, Port::multiple);
+        if self.limits.static_rates == OLD_RATES {
+            Rates::Slow(multiple)
+        } else {
+            Rates::Parts(multiple)
+        }
+    }
+
+    /// The code of the rate of `attr`; `None` for a rate that nobody knows. Any context.
+    pub fn static_rate(&self, attr: &AhAttr) -> Option<u8> {
+        let rates = self.rates(attr.port);
+        rates.code(attr.static_rate, self.limits.static_rates)
+    }
+
     /// Can `attr` lead anywhere? Never blocks: the tables are those that the driver keeps. verbs 9.1.
     pub fn check_address(&self, attr: &AhAttr) -> Result<(), VerbsError> {
         let invalid = |field, found: u64, allowed: u64| {
@@ -209,7 +314,7 @@ impl<P: Platform> Inner<'_, P> {
             })
         };
         let port = self.check_port(attr.port)?;
-        if static_rate(attr.static_rate, self.limits.static_rates).is_none() {
+        if self.static_rate(attr).is_none() {
             return invalid("static rate", u64::from(attr.static_rate.0), 18);
         }
         if attr.dlid.0 == 0 || attr.dlid.is_multicast() && attr.grh.is_none() {
@@ -224,7 +329,7 @@ impl<P: Platform> Inner<'_, P> {
     }
 
     fn vector(&self, pd: u32, attr: &AhAttr) -> AddressVector {
-        let rate = static_rate(attr.static_rate, self.limits.static_rates);
+        let rate = self.static_rate(attr);
         let mut vector = AddressVector::ZERO;
         vector
             .set_port(attr.port)
@@ -302,18 +407,41 @@ mod tests {
 
     #[test]
     fn a_rate_that_the_hca_does_not_have_becomes_the_slowest() {
-        assert_eq!(static_rate(Rate::GBPS_10, 0xf), Some(2));
-        assert_eq!(static_rate(Rate::GBPS_10, 0x3), Some(1));
-        assert_eq!(static_rate(Rate::GBPS_5, 0xf), Some(3));
-        assert_eq!(static_rate(Rate::GBPS_120, 0xf), Some(0));
-        assert_eq!(static_rate(Rate::PORT, 0x3), Some(0));
-        assert_eq!(static_rate(Rate(77), 0xf), None);
+        let code = |rate, usable| Rates::Fixed.code(rate, usable);
+        assert_eq!(code(Rate::GBPS_10, 0xf), Some(2));
+        assert_eq!(code(Rate::GBPS_10, 0x3), Some(1));
+        assert_eq!(code(Rate::GBPS_5, 0xf), Some(3));
+        assert_eq!(code(Rate::GBPS_120, 0xf), Some(0));
+        assert_eq!(code(Rate::PORT, 0x3), Some(0));
+        assert_eq!(code(Rate(77), 0xf), None);
     }
 
     #[test]
     fn rates_survive_the_way_to_the_hca_and_back() {
         for rate in [Rate::PORT, Rate::GBPS_2_5, Rate::GBPS_5, Rate::GBPS_10] {
-            assert_eq!(static_rate(rate, 0xf).map(rate_of), Some(rate));
+            let code = Rates::Fixed.code(rate, 0xf);
+            assert_eq!(code.map(|code| Rates::Fixed.rate(code)), Some(rate));
         }
+    }
+
+    #[test]
+    fn in_m_mode_a_rate_is_a_part_of_the_ports() {
+        let code = |port, rate| Rates::Parts(port).code(rate, 0xf).unwrap();
+        // A port of 4X DDR.
+        let rates = [
+            Rate::GBPS_30,
+            Rate::GBPS_20,
+            Rate::GBPS_10,
+            Rate::GBPS_5,
+            Rate::GBPS_2_5,
+        ];
+        assert_eq!(rates.map(|rate| code(8, rate)), [0, 0, 3, 1, 2]);
+        for rate in [Rate::GBPS_10, Rate::GBPS_5, Rate::GBPS_2_5] {
+            assert_eq!(Rates::Parts(8).rate(code(8, rate)), rate);
+        }
+        assert_eq!(code(4, Rate::GBPS_10), 0);
+        assert_eq!(code(0, Rate::GBPS_2_5), 0, "a port that is down");
+        assert_eq!(Rates::Slow(4).code(Rate::GBPS_5, 0x3), Some(1));
+        assert_eq!(Rates::Slow(4).rate(1), Rate::GBPS_2_5);
     }
 }

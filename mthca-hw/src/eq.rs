@@ -1,24 +1,29 @@
-//! Event queues: rings that the HCA writes events into. infinihost 4.1 to 4.3, 7.
+//! Event queues: rings that the HCA writes events into. infinihost 2.5, 4.1 to 4.3, 7.
 //!
-//! There are three: completions, asynchronous events, command completions. An entry is taken under the queue's lock and
-//! dealt with outside, so that an interrupt and a poller may drain one queue at the same time.
+//! There is one for asynchronous events, one for command completions, and one for each completion vector. An entry is
+//! taken under the queue's lock and dealt with outside, so that an interrupt and a poller may drain one queue at the same
+//! time.
 
 use crate::let_go::Released;
+use crate::limits::EventRegisters;
 use crate::uar::Uar;
-use core_ib::platform::{DmaBuf, Lock, OutOfBounds, Platform, PlatformError};
+use core_ib::platform::{DmaBuf, Lock, OutOfBounds, Platform, PlatformError, Registers};
 use hca_abi::infinihost::doorbell::EqCommand;
 use hca_abi::infinihost::eqe::{Eqe, EventType};
+use hca_abi::infinihost::regs::EQ_SET_CI_STRIDE;
 
-/// How many EQs there are.
-pub const EQS: usize = 3;
+/// Most completion vectors. All EQs are among the 32 that a dword of the registers knows.
+pub const MAX_VECTORS: u16 = 16;
+/// Most EQs.
+pub const MAX_EQS: usize = MAX_VECTORS as usize + 2;
 /// Consumed entries of which the HCA is not yet told, at most (infinihost 4.1); half the ring if it is small.
 const UNTOLD: u32 = 0x80;
 
 /// Which of the EQs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Completion events, as each CQ's context says.
-    Completion,
+    /// Completion events of this vector, as each CQ's context says.
+    Completion(u16),
     /// All that is asynchronous.
     Async,
     /// Ends of commands.
@@ -26,18 +31,26 @@ pub enum Which {
 }
 
 impl Which {
-    /// All, in the order of their numbers.
-    pub const ALL: [Self; EQS] = [Self::Completion, Self::Async, Self::Command];
+    /// All, in the order of their numbers, of an HCA with so many completion vectors.
+    pub fn all(vectors: u16) -> impl Iterator<Item = Self> {
+        let first = [Self::Completion(0), Self::Async, Self::Command];
+        first.into_iter().chain((1..vectors).map(Self::Completion))
+    }
 
     /// Place among the EQs; also the number of its interrupt message.
     pub const fn index(self) -> usize {
-        self as usize
+        match self {
+            Self::Completion(0) => 0,
+            Self::Async => 1,
+            Self::Command => 2,
+            Self::Completion(vector) => vector as usize + 2,
+        }
     }
 
     /// Event types for MAP_EQ. infinihost 4.3.
     pub const fn mask(self) -> u64 {
         match self {
-            Self::Completion => 0, // routed by the CQ's context
+            Self::Completion(_) => 0, // routed by the CQ's context
             Self::Async => {
                 EventType::PATH_MIGRATED.mask()
                     | EventType::COMM_ESTABLISHED.mask()
@@ -68,6 +81,39 @@ struct Consumer {
     index: u32,
     /// Of which the HCA knows.
     told: u32,
+}
+
+/// Where EQs are armed, and where the HCA is told what is consumed.
+#[derive(Debug)]
+pub enum EqPort<'a, R> {
+    /// T-mode: a doorbell page.
+    Page(&'a Uar<R>),
+    /// M-mode: registers of BAR 0.
+    Registers(&'a R, EventRegisters),
+}
+
+impl<R: Registers> EqPort<'_, R> {
+    /// `counter` runs free; the ring has `mask + 1` entries.
+    fn set_index(&self, eqn: u8, counter: u32, mask: u32) {
+        match self {
+            Self::Page(uar) => uar.ring_eq(eqn, EqCommand::SET_INDEX, counter & mask),
+            Self::Registers(dcs, at) => {
+                let place = usize::from(eqn).wrapping_mul(EQ_SET_CI_STRIDE);
+                dcs.write_be32(at.eq_set_ci.wrapping_add(place), counter);
+            }
+        }
+    }
+
+    fn arm(&self, eqn: u8) {
+        match self {
+            Self::Page(uar) => uar.ring_eq(eqn, EqCommand::ARM, 0),
+            Self::Registers(dcs, at) => {
+                // Of 64 bits the high dword comes first.
+                let half = if eqn < 32 { 4 } else { 0 };
+                dcs.write_be32(at.eq_arm.wrapping_add(half), 1 << (eqn % 32));
+            }
+        }
+    }
 }
 
 /// One event queue.
@@ -132,7 +178,7 @@ impl<'p, P: Platform> Eq<'p, P> {
     }
 
     /// Takes the next entry, if there is one. Interrupt context.
-    pub fn next(&self, uar: &Uar<P::Registers>) -> Option<Eqe> {
+    pub fn next(&self, port: &EqPort<'_, P::Registers>) -> Option<Eqe> {
         let machine = self.ring.machine();
         self.consumer.with(|consumer| {
             let at = self.offset(consumer.index);
@@ -145,7 +191,7 @@ impl<'p, P: Platform> Eq<'p, P> {
             self.give(consumer.index).ok()?;
             consumer.index = consumer.index.wrapping_add(1);
             if consumer.index.wrapping_sub(consumer.told) >= UNTOLD.min(self.entries() / 2) {
-                self.tell(consumer, uar);
+                self.tell(consumer, port);
             }
             Some(eqe)
         })
@@ -153,19 +199,19 @@ impl<'p, P: Platform> Eq<'p, P> {
 
     /// Tells the HCA what is consumed and, if `arm`, asks for an interrupt with the next event; one that is there
     /// already interrupts at once. Interrupt context.
-    pub fn finish(&self, uar: &Uar<P::Registers>, arm: bool) {
+    pub fn finish(&self, port: &EqPort<'_, P::Registers>, arm: bool) {
         self.consumer.with(|consumer| {
-            self.tell(consumer, uar);
+            self.tell(consumer, port);
             if arm {
-                uar.ring_eq(self.eqn, EqCommand::ARM, 0);
+                port.arm(self.eqn);
             }
         });
     }
 
-    fn tell(&self, consumer: &mut Consumer, uar: &Uar<P::Registers>) {
+    fn tell(&self, consumer: &mut Consumer, port: &EqPort<'_, P::Registers>) {
         let mask = self.entries().wrapping_sub(1);
         self.ring.machine().dma_wmb();
-        uar.ring_eq(self.eqn, EqCommand::SET_INDEX, consumer.index & mask);
+        port.set_index(self.eqn, consumer.index, mask);
         consumer.told = consumer.index;
     }
 
@@ -178,6 +224,14 @@ impl<'p, P: Platform> Eq<'p, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_eq_has_a_place_of_its_own_in_order() {
+        for vectors in [1, 2, MAX_VECTORS] {
+            let places = Which::all(vectors).map(Which::index);
+            assert!(places.eq(0..usize::from(vectors) + 2));
+        }
+    }
 
     #[test]
     fn the_masks_are_those_of_the_reference() {

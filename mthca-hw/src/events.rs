@@ -5,9 +5,10 @@
 //! but one.
 
 use crate::bring_up::Step;
+use crate::chip::Mode;
 use crate::cmd::Cause;
 use crate::cmd::table::{Hw2SwEq, MapEq, Nop, Sw2HwEq};
-use crate::eq::{EQS, Which};
+use crate::eq::Which;
 use crate::inner::Inner;
 use crate::isr::Isr;
 use crate::mr::Ring;
@@ -22,8 +23,8 @@ use hca_abi::infinihost::eq::{EqContext, EqState};
 
 type Result<T = ()> = core::result::Result<T, OpenCause>;
 
-/// Messages that are asked for: one an EQ.
-const MESSAGES: u16 = EQS as u16;
+/// Messages that there must be, or the pin is better: one for each kind of EQ. More are asked for: one an EQ.
+const MESSAGES: u16 = 3;
 
 impl<'p, P: Platform> Opening<'p, P> {
     /// See the module.
@@ -74,7 +75,7 @@ impl<'p, P: Platform> Opening<'p, P> {
 
     fn take_vectors(&mut self) -> Result {
         let wanted = match self.attempt {
-            Interrupts::Messages => MESSAGES,
+            Interrupts::Messages => self.profile.completion_vectors.saturating_add(2),
             Interrupts::Pin => 0,
             Interrupts::None => return Ok(()),
         };
@@ -86,6 +87,11 @@ impl<'p, P: Platform> Opening<'p, P> {
         if vectors == Vectors::Intx {
             self.attempt = Interrupts::Pin; // there is nothing else to try
         }
+        let messages = match vectors {
+            Vectors::Msix { count } => count,
+            Vectors::Intx => 1,
+        };
+        self.placed()?.messages.store(messages, Ordering::Relaxed);
         self.vectors = Some(vectors);
         Ok(())
     }
@@ -97,7 +103,7 @@ impl<'p, P: Platform> Opening<'p, P> {
     }
 
     fn begin_eqs(&mut self) -> Result {
-        for which in Which::ALL {
+        for which in Which::all(self.profile.completion_vectors) {
             match self.begin_eq(which) {
                 Ok(ring) => {
                     if let Some(place) = self.eq_rings.get_mut(which.index()) {
@@ -126,19 +132,32 @@ impl<'p, P: Platform> Opening<'p, P> {
         context
             .set_owner(1)
             .set_translate(true)
-            .set_state(match self.attempt {
-                Interrupts::None => EqState::FIRED,
-                _ => EqState::ARMED,
-            })
             .set_log_size(eq.log_size())
-            .set_uar_page(core.uar.index)
-            .set_pd(core.own_pd())
             .set_intr(match self.vectors {
-                Some(Vectors::Msix { .. }) => EqContext::MSIX + which.index() as u8,
+                Some(Vectors::Msix { .. }) => EqContext::MSIX + core.message_of(which) as u8,
                 Some(Vectors::Intx) => core.limits.inta_pin,
+                None if core.chip.is_mem_free() => 0, // it is never armed
                 None => EqContext::NO_INTERRUPT,
             })
             .set_lkey(ring.key);
+        let silent = self.attempt == Interrupts::None;
+        match core.chip.mode {
+            Mode::T => context
+                .set_state(if silent {
+                    EqState::FIRED
+                } else {
+                    EqState::ARMED
+                })
+                .set_uar_page(core.uar.index)
+                .set_pd(core.own_pd()),
+            Mode::M => context
+                .set_state(if silent {
+                    EqState::M_FIRED
+                } else {
+                    EqState::M_ARMED
+                })
+                .set_m_pd(core.own_pd()),
+        };
         let eqn = eq.eqn;
         let context = &context;
         match core.command(&Sw2HwEq { eqn, context }) {
@@ -151,7 +170,7 @@ impl<'p, P: Platform> Opening<'p, P> {
     }
 
     fn end_eqs(&mut self) {
-        for which in Which::ALL {
+        for which in Which::all(self.profile.completion_vectors) {
             let ring = self.eq_rings.get_mut(which.index());
             let Some(ring) = ring.and_then(Option::take) else {
                 continue;
@@ -177,12 +196,12 @@ impl<'p, P: Platform> Opening<'p, P> {
             None => return Ok(()),
         };
         let count = match vectors {
-            Vectors::Msix { .. } => MESSAGES,
+            Vectors::Msix { count } => count,
             Vectors::Intx => 1,
         };
         let isrs = Table::new(self.machine, usize::from(count), |index| {
-            let all = Which::ALL.get(index).copied();
-            Isr::new(core, all.filter(|_| vectors != Vectors::Intx))
+            let message = (vectors != Vectors::Intx).then_some(index as u16);
+            Isr::new(core, message)
         })?;
         for (isr, vector) in isrs.iter().zip(0..) {
             // SAFETY: the table of handlers and the core stay where they are; `unbind` comes before either goes.
@@ -247,9 +266,9 @@ impl<'p, P: Platform> Opening<'p, P> {
         let core = self.placed()?;
         if self.vectors.is_some() {
             core.interrupts.store(true, Ordering::Release);
-            for which in Which::ALL {
+            for which in core.all_eqs() {
                 if let Some(eq) = core.eq(which) {
-                    eq.finish(&core.uar, true);
+                    eq.finish(&core.eq_port(), true);
                 }
             }
         }

@@ -24,6 +24,7 @@ use hca_abi::infinihost::eqe::{Eqe, EventType};
 use hca_abi::infinihost::fw::{AdapterInfo, DdrInfo, FwInfo};
 use hca_abi::infinihost::mpt::Mpt;
 use hca_abi::infinihost::regs;
+use hca_abi::infinihost::vpm::VpmEntry;
 use std::alloc::{alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// First byte of attached memory.
 pub const DDR: u64 = 0x8000_0000;
+/// Where a mem-free HCA has its registers of events, in BAR 0.
+const CLR_INT: u64 = 0xf_00d8;
+const EQ_ARM: u64 = 0xf_0200;
+const EQ_SET_CI: u64 = 0xf_0400;
+/// Pages that its firmware wants: its area, and auxiliary memory. The latter is no whole number of chunks.
+const FIRMWARE_PAGES: u16 = 256;
+const AUX_PAGES: u64 = 37;
 /// Bytes of it.
 const DDR_LEN: u64 = 128 << 20;
 /// The GUID of the node.
@@ -80,6 +88,11 @@ pub struct Firmware {
     pending: VecDeque<u16>,
     ecr: u32,
     pub error_buffer: u32,
+    /// It is mem-free.
+    mem_free: bool,
+    /// Pages behind ICM, by page; and how many the firmware has: its area, and auxiliary memory.
+    icm: BTreeMap<u64, u64>,
+    lent: [u64; 2],
     /// Interrupts do not arrive.
     pub deaf: bool,
     /// All ones from everywhere.
@@ -100,7 +113,7 @@ struct Shared {
     firmware: Mutex<Firmware>,
     memory: Mutex<Memory>,
     clock: AtomicU64,
-    handlers: Mutex<[Option<Bound>; 4]>,
+    handlers: Mutex<[Option<Bound>; 32]>,
     messages: u16,
     id: u32,
 }
@@ -124,13 +137,22 @@ impl Machine {
         Self::new()
     }
 
+    /// A Sinai, which is mem-free.
+    pub fn sinai() -> Self {
+        Self::with(32, 0x6274_15b3)
+    }
+
     /// With this many messages and this identity.
     pub fn with(messages: u16, id: u32) -> Self {
+        let firmware = Firmware {
+            mem_free: [0x6282, 0x6274, 0x5e8c].contains(&(id >> 16)),
+            ..Firmware::default()
+        };
         Self(Arc::new(Shared {
-            firmware: Mutex::default(),
+            firmware: Mutex::new(firmware),
             memory: Mutex::default(),
             clock: AtomicU64::new(0),
-            handlers: Mutex::new([None; 4]),
+            handlers: Mutex::new([None; 32]),
             messages,
             id,
         }))
@@ -219,8 +241,11 @@ impl Drop for Shared {
 }
 
 /// Bytes of the input and output mailboxes.
-fn mailboxes(opcode: Opcode) -> (usize, usize) {
+fn mailboxes(opcode: Opcode, mem_free: bool) -> (usize, usize) {
+    let srq = if mem_free { 48 } else { 32 };
     match opcode {
+        Opcode::ENABLE_LAM => (0, 256),
+        Opcode::MAP_FA | Opcode::MAP_ICM_AUX | Opcode::MAP_ICM => (256, 0),
         Opcode::QUERY_FW | Opcode::QUERY_DDR | Opcode::QUERY_DEV_LIM | Opcode::QUERY_ADAPTER => {
             (0, 256)
         }
@@ -236,8 +261,8 @@ fn mailboxes(opcode: Opcode) -> (usize, usize) {
         | Opcode::INIT2INIT_QPEE => (264, 0),
         Opcode::QUERY_QPEE => (0, 264),
         Opcode::RESIZE_CQ => (64, 0),
-        Opcode::SW2HW_SRQ => (32, 0),
-        Opcode::HW2SW_SRQ | Opcode::QUERY_SRQ => (0, 32),
+        Opcode::SW2HW_SRQ => (srq, 0),
+        Opcode::HW2SW_SRQ | Opcode::QUERY_SRQ => (0, srq),
         _ => (0, 0),
     }
 }
@@ -257,7 +282,7 @@ impl Firmware {
         self.hcr[6] = value;
         let opcode = Opcode((value & 0xfff) as u16);
         let param = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        let (in_len, out_len) = mailboxes(opcode);
+        let (in_len, out_len) = mailboxes(opcode, self.mem_free);
         let in_param = param(self.hcr[0], self.hcr[1]);
         let out_param = param(self.hcr[3], self.hcr[4]);
         let token = (self.hcr[5] >> 16) as u16;
@@ -289,6 +314,7 @@ impl Firmware {
             }
             Some(Reply::Silence) => return,
             Some(Reply::Status(status)) => status,
+            None if opcode == Opcode::ENABLE_LAM => CmdStatus::LAM_NOT_PRE,
             None => CmdStatus::OK,
         };
         let mut output = std::vec![0; out_len];
@@ -331,9 +357,31 @@ impl Firmware {
         match opcode {
             Opcode::SYS_EN | Opcode::INIT_HCA => self.debts += 1,
             Opcode::SYS_DIS | Opcode::CLOSE_HCA => self.debts -= 1,
-            Opcode::QUERY_FW => put(output, &firmware_info()),
+            Opcode::QUERY_FW => put(output, &firmware_info(self.mem_free)),
             Opcode::QUERY_DDR => put(output, &ddr_info()),
-            Opcode::QUERY_DEV_LIM => put(output, &dev_lim()),
+            Opcode::QUERY_DEV_LIM => put(output, &dev_lim(self.mem_free)),
+            Opcode::MAP_FA => self.lend(0, modifier, input),
+            Opcode::MAP_ICM_AUX => self.lend(1, modifier, input),
+            Opcode::UNMAP_FA => self.give_back(0),
+            Opcode::UNMAP_ICM_AUX => self.give_back(1),
+            Opcode::RUN_FW => assert_eq!(self.lent[0], u64::from(FIRMWARE_PAGES)),
+            Opcode::SET_ICM_SIZE => return AUX_PAGES,
+            Opcode::MAP_ICM => {
+                for block in blocks(modifier, input) {
+                    for page in 0..1 << block.log_pages() {
+                        let at = block.virtual_address() / 4096 + page;
+                        let host = block.bus_address() + page * 4096;
+                        assert!(self.icm.insert(at, host).is_none(), "mapped twice");
+                        self.debts += 1;
+                    }
+                }
+            }
+            Opcode::UNMAP_ICM => {
+                for page in 0..u64::from(modifier) {
+                    let was = self.icm.remove(&(in_param / 4096 + page));
+                    self.debts -= i32::from(was.is_some());
+                }
+            }
             Opcode::QUERY_ADAPTER => {
                 let mut adapter = AdapterInfo::ZERO;
                 adapter.set_inta_pin(31).set_revision_id(0xa1);
@@ -352,7 +400,7 @@ impl Firmware {
             Opcode::SW2HW_EQ => {
                 self.debts += 1;
                 let context = EqContext::read_from_bytes(input).unwrap();
-                let armed = context.state() == EqState::ARMED;
+                let armed = [EqState::ARMED, EqState::M_ARMED].contains(&context.state());
                 let producer = 0;
                 let eq = EqState2 {
                     context,
@@ -381,12 +429,44 @@ impl Firmware {
         0
     }
 
+    fn lend(&mut self, area: usize, count: u32, input: &[u8]) {
+        for block in blocks(count, input) {
+            assert_eq!(block.virtual_address(), 0);
+            self.lent[area] += 1 << block.log_pages();
+            self.debts += 1 << block.log_pages();
+        }
+    }
+
+    fn give_back(&mut self, area: usize) {
+        self.debts -= core::mem::take(&mut self.lent[area]) as i32;
+    }
+
+    /// What page is behind this address of ICM.
+    pub fn page(&self, address: u64) -> Option<u64> {
+        self.icm.get(&(address / 4096)).copied()
+    }
+
+    /// The 64-bit number at this address of ICM, and whether anything is behind it.
+    fn icm(&self, address: u64) -> Option<u64> {
+        let host = self.icm.get(&(address / 4096))? + address % 4096;
+        Some(u64::from_be_bytes(load(host, 8).try_into().unwrap()))
+    }
+
     /// Where byte `offset` of the region with this key is.
     fn translate(&self, lkey: u32, offset: u64) -> Option<u64> {
-        let entry = self.mpts.values().find(|entry| entry.key() == lkey)?;
+        let form = if self.mem_free {
+            lkey.rotate_right(8)
+        } else {
+            lkey
+        };
+        let entry = self.mpts.values().find(|entry| entry.key() == form)?;
         let shift = 12 + u32::from(entry.page_size());
-        let mtt = entry.mtt_address() - DDR + (offset >> shift) * 8;
-        let page = *self.ddr.get(&mtt)? & !0xfff;
+        let mtt = entry.mtt_address() + (offset >> shift) * 8;
+        let page = if self.mem_free {
+            self.icm(mtt)? & !0xfff
+        } else {
+            *self.ddr.get(&(mtt - DDR))? & !0xfff
+        };
         Some(page + (offset & ((1 << shift) - 1)))
     }
 
@@ -447,6 +527,7 @@ impl Firmware {
             replies: kept.replies,
             nth: kept.nth,
             seen: kept.seen,
+            mem_free: kept.mem_free,
             resets: kept.resets + 1,
             deaf: kept.deaf,
             ..Self::default()
@@ -458,8 +539,30 @@ fn put<T: IntoBytes + Immutable>(output: &mut [u8], value: &T) {
     output.copy_from_slice(value.as_bytes());
 }
 
-fn firmware_info() -> FwInfo {
+/// The blocks that a mailbox lists.
+fn blocks(count: u32, input: &[u8]) -> Vec<VpmEntry> {
+    let (entries, _) = input.as_chunks::<16>();
+    let listed = entries.iter().take(count as usize);
+    let read = |entry: &[u8; 16]| VpmEntry::read_from_bytes(entry).unwrap();
+    listed.map(read).collect()
+}
+
+fn firmware_info(mem_free: bool) -> FwInfo {
     let mut fw = FwInfo::ZERO;
+    if mem_free {
+        // As bus addresses, wherever BAR 0 is.
+        let bar = 0xfe80_0000;
+        fw.set_major(1)
+            .set_minor(2)
+            .set_log_max_commands(4)
+            .set_fw_pages(FIRMWARE_PAGES)
+            .set_clr_int(bar + CLR_INT)
+            .set_eq_arm(bar + EQ_ARM)
+            .set_eq_set_ci(bar + EQ_SET_CI)
+            .set_error_buffer(bar + 0xf_0800)
+            .set_error_buffer_dwords(16);
+        return fw;
+    }
     fw.set_major(3)
         .set_minor(5)
         .set_log_max_commands(4)
@@ -477,8 +580,15 @@ fn ddr_info() -> DdrInfo {
 }
 
 /// As infinihost 10.2 recommends.
-fn dev_lim() -> DevLim {
+fn dev_lim(mem_free: bool) -> DevLim {
     let mut dev = DevLim::ZERO;
+    if mem_free {
+        dev.set_max_sg_rq(60)
+            .set_max_descriptor_rq(1008)
+            .set_mtt_size(8)
+            .set_mpt_size(64)
+            .set_max_icm(1 << 38);
+    }
     dev.set_log_max_srq_size(16)
         .set_log_max_qp_size(16)
         .set_log_reserved_qps(4)
@@ -606,6 +716,11 @@ unsafe impl Registers for FakeRegisters {
         match at as usize {
             regs::HCR_CONTROL => firmware.control(value),
             at @ regs::HCR..regs::HCR_CONTROL => firmware.hcr[(at - regs::HCR) / 4] = value,
+            at if firmware.mem_free && at as u64 == EQ_ARM + 4 => {
+                for (eqn, eq) in &mut firmware.eqs {
+                    eq.armed |= value >> eqn & 1 != 0;
+                }
+            }
             regs::CLR_ECR_LOW => firmware.ecr &= !value,
             regs::RESET => firmware.power_on(),
             _ => {}
@@ -688,7 +803,7 @@ unsafe impl Platform for Machine {
         match bar {
             0 => Some(1 << 20),
             2 => Some(8 << 20),
-            4 => Some(DDR_LEN),
+            4 if !self.firmware().mem_free => Some(DDR_LEN),
             _ => None,
         }
     }

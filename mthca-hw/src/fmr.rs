@@ -4,14 +4,15 @@
 //! The entry of such a region is the HCA's from `alloc_fmr` on; while it is being rewritten its status byte says that
 //! software has it. Each mapping has the next key of the entry, so that what was learnt of an earlier one is worthless:
 //! no key comes again between two unmaps. What the HCA may have cached of old keys goes with SYNC_TPT, once for a batch.
-//! All of it needs tables in attached memory that BAR 4 shows.
+//! All of it needs tables that the driver can reach: in attached memory that BAR 4 shows, or in host memory.
 
 use crate::cmd::table::{Hw2SwMptEntry, SyncTpt};
 use crate::extents::Extent;
+use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::mr::{MAX_SHIFT, MIN_SHIFT, allow};
 use crate::plan::{MPT_ENTRY, Plan};
-use core_ib::platform::{Caching, DmaAddr, Lock, Platform, PlatformError, Registers};
+use core_ib::platform::{Caching, DmaAddr, DmaBuf, Lock, Platform, PlatformError, Registers};
 use core_ib::verbs::{Access, FmrHandle, FmrInit, Object, PdHandle, VerbsError, kind};
 use core_ib::{LKey, RKey};
 use hca_abi::infinihost::mpt::{Mpt, MptStatus, at};
@@ -64,7 +65,7 @@ struct Mapping {
     ending: bool,
 }
 
-/// The entries of fast regions, as BAR 4 shows them.
+/// The entries of fast regions, as BAR 4 shows them; in M-mode they are in host memory, and there is nothing here.
 pub(crate) struct FmrEntries<R> {
     window: Option<R>,
 }
@@ -88,52 +89,79 @@ impl<R: Registers> FmrEntries<R> {
         };
         Ok(Self { window })
     }
-
-    /// Entry `index` of them.
-    fn entry(&self, index: u32) -> Result<Entry<'_, R>, VerbsError> {
-        let window = self.window.as_ref().ok_or(NO_FMR)?;
-        let start = index as usize * MPT_ENTRY as usize;
-        Ok(Entry { window, start })
-    }
 }
 
 const NO_FMR: VerbsError = VerbsError::Unsupported {
     feature: "fast memory regions",
 };
 
-/// One of them. Stores arrive in program order, ahead of any doorbell that follows.
-struct Entry<'a, R> {
-    window: &'a R,
-    start: usize,
+/// One of them.
+enum Entry<'a, 'p, P: Platform> {
+    /// In attached memory: stores arrive in program order, ahead of any doorbell that follows.
+    Attached(&'a P::Registers, usize),
+    /// In host memory: what the HCA sees first is ordered by barriers.
+    Lent(&'a DmaBuf<'p, P>, usize),
 }
 
-impl<R: Registers> Entry<'_, R> {
+impl<P: Platform> Entry<'_, '_, P> {
+    /// Says whose the entry is, behind all that was stored before and ahead of all that follows.
     fn set_owner(&self, rights: u32, owner: MptStatus) {
         let dword = rights | u32::from(owner.0) << 28;
-        self.window.write_be32(self.start, dword);
+        match *self {
+            Self::Attached(window, start) => window.write_be32(start, dword),
+            Self::Lent(memory, start) => {
+                memory.machine().dma_wmb();
+                // It lies in the table: an entry in all of it.
+                let _ = memory.write_be32(start, dword);
+                memory.machine().dma_wmb();
+            }
+        }
     }
 
     fn set_extent(&self, start: u64, length: u64) {
-        self.window.write_be64(self.start + at::START, start);
-        self.window.write_be64(self.start + at::LENGTH, length);
+        for (offset, value) in [(at::START, start), (at::LENGTH, length)] {
+            match *self {
+                Self::Attached(window, entry) => window.write_be64(entry + offset, value),
+                Self::Lent(memory, entry) => {
+                    let _ = memory.write(entry + offset, &value.to_be_bytes());
+                }
+            }
+        }
     }
 
-    fn set_key(&self, key: u32) {
-        self.window.write_be32(self.start + at::KEY, key);
-        self.window.write_be32(self.start + at::LKEY, key);
+    fn set_key(&self, form: u32) {
+        for offset in [at::KEY, at::LKEY] {
+            match *self {
+                Self::Attached(window, entry) => window.write_be32(entry + offset, form),
+                Self::Lent(memory, entry) => {
+                    let _ = memory.write_be32(entry + offset, form);
+                }
+            }
+        }
     }
 }
 
-impl<P: Platform> Inner<'_, P> {
+impl<'p, P: Platform> Inner<'p, P> {
     /// Fast regions can be made.
     pub(crate) fn has_fmrs(&self) -> bool {
-        self.fmr_entries.window.is_some()
+        let reached = self.fmr_entries.window.is_some() || self.icm.is_some();
+        reached && self.profile.fmrs > 0
     }
 
     /// Mappings that one region can have before a key comes again.
-    fn most_maps(&self) -> u32 {
-        let tags = u32::BITS.saturating_sub(u32::from(self.plan.mpt.log_size));
-        1_u32.checked_shl(tags).map_or(u32::MAX, |keys| keys - 1)
+    const fn most_maps(&self) -> u32 {
+        self.keys.fast_lives()
+    }
+
+    /// The entry of the fast region in place `index`.
+    fn fmr_entry(&self, index: u32) -> Result<Entry<'_, 'p, P>, VerbsError> {
+        if let Some(icm) = &self.icm {
+            let index = self.plan.mpt.fmrs.wrapping_add(index);
+            let (memory, at) = icm.entry(Kind::Mpt, index).ok_or(NO_FMR)?;
+            return Ok(Entry::Lent(memory, at));
+        }
+        let window = self.fmr_entries.window.as_ref().ok_or(NO_FMR)?;
+        Ok(Entry::Attached(window, index as usize * MPT_ENTRY as usize))
     }
 
     fn mapping(&self, index: u32) -> Result<&Lock<Mapping, P::RawLock>, VerbsError> {
@@ -177,7 +205,7 @@ impl<P: Platform> Inner<'_, P> {
         let made = self.fmr_gate.with(|()| {
             let vacant = self.fmrs.reserve()?;
             let place = self.mapping(vacant.index())?;
-            let room = self.mtt.take(init.max_pages.into())?;
+            let room = self.take_mtts(init.max_pages.into())?;
             let mut entry = Mpt::ZERO;
             allow(&mut entry, init.access);
             entry
@@ -185,7 +213,8 @@ impl<P: Platform> Inner<'_, P> {
                 .set_page_size(init.page_shift.saturating_sub(MIN_SHIFT))
                 .set_mtt_address(self.mtt.address(room));
             let index = self.plan.mpt.fmrs.wrapping_add(vacant.index());
-            if let Err(error) = self.begin_region(index, entry) {
+            let form = self.next_fast_form(index);
+            if let Err(error) = self.begin_region_as(index, form, entry) {
                 self.mtt.give(room);
                 return Err(error);
             }
@@ -218,14 +247,16 @@ impl<P: Platform> Inner<'_, P> {
     ) -> Result<(LKey, RKey), VerbsError> {
         self.cmd.health().check()?;
         let _held = self.fmrs.get(fmr)?;
-        let entry = self.fmr_entries.entry(fmr.index())?;
+        let entry = self.fmr_entry(fmr.index())?;
         self.mapping(fmr.index())?.with(|mapping| {
             let room = mapping.room.ok_or(STALE)?;
             let length = mapping.check(pages, iova)?;
-            let key = self.next_key(self.plan.mpt.fmrs.wrapping_add(fmr.index()));
+            let form = self.next_fast_form(self.plan.mpt.fmrs.wrapping_add(fmr.index()));
+            let key = self.keys.key(form);
             entry.set_owner(mapping.rights, MptStatus::SOFTWARE);
-            self.mtt.store(room, pages.iter().map(|page| page.get()));
-            entry.set_key(key);
+            let addresses = pages.iter().map(|page| page.get());
+            self.mtt.store(self.icm.as_ref(), room, addresses);
+            entry.set_key(form);
             entry.set_extent(iova, length);
             entry.set_owner(mapping.rights, MptStatus::HARDWARE);
             mapping.maps = mapping.maps.saturating_add(1);
@@ -243,7 +274,7 @@ impl<P: Platform> Inner<'_, P> {
             }
             let mut mapped = false;
             for fmr in fmrs {
-                let entry = self.fmr_entries.entry(fmr.index())?;
+                let entry = self.fmr_entry(fmr.index())?;
                 mapped |= self.mapping(fmr.index())?.with(|mapping| {
                     if mapping.maps != 0 {
                         mapping.ending = true;
@@ -280,7 +311,7 @@ impl<P: Platform> Inner<'_, P> {
     pub(crate) fn dealloc_fmr(&self, fmr: FmrHandle) -> Result<(), VerbsError> {
         self.fmr_gate.with(|()| {
             self.fmrs.get(fmr)?;
-            let entry = self.fmr_entries.entry(fmr.index())?;
+            let entry = self.fmr_entry(fmr.index())?;
             let place = self.mapping(fmr.index())?;
             place.with(|mapping| {
                 if mapping.maps != 0 {

@@ -2,8 +2,9 @@
 //!
 //! The methods of the traits are one line each: what they do is in the file of the object that they are about.
 
-use crate::bring_up::{bring_up, take_down};
+use crate::chip::Chip;
 use crate::cq::CqRef;
+use crate::eq::Which;
 use crate::event::StrayCounts;
 use crate::inner::{FATAL, GONE, Inner};
 use crate::limits::Limits;
@@ -43,17 +44,21 @@ impl<P: Platform> fmt::Debug for Hca<'_, P> {
 }
 
 impl<'p, P: Platform> Hca<'p, P> {
-    /// Resets and starts the HCA of `machine`. `wake` is woken when there is something to take: completion events,
+    /// Resets and starts the HCA of `machine`, whichever of the family it is. `wake` is woken when there is something to take: completion events,
     /// asynchronous events. After an error the HCA is as it was found, and nothing of the machine's is kept.
     ///
     /// Control context; blocks for a second and more. Source: infinihost 9.1.
     pub fn open(machine: &'p P, wake: &'p dyn Wake, profile: &Profile) -> Result<Self, OpenError> {
+        let chip = Chip::identify(machine).map_err(|unknown| OpenError {
+            step: "PCI function",
+            cause: unknown.into(),
+        })?;
         let room = Room::new(machine).map_err(|error| OpenError {
             step: "memory of the driver itself",
             cause: error.into(),
         })?;
-        let mut rest = room.put(Opening::new(machine, wake, profile));
-        bring_up(&mut *rest, &Opening::STEPS)?;
+        let mut rest = room.put(Opening::new(machine, chip, wake, profile));
+        rest.bring_up()?;
         match rest.core.take() {
             Some(core) => Ok(Self {
                 rest,
@@ -61,7 +66,7 @@ impl<'p, P: Platform> Hca<'p, P> {
             }),
             None => {
                 // Not reached: a step made it.
-                take_down(&mut *rest, &Opening::STEPS);
+                rest.take_down();
                 let (step, cause) = ("tables", crate::open::OpenCause::NoInterrupt);
                 Err(OpenError { step, cause })
             }
@@ -81,6 +86,11 @@ impl<'p, P: Platform> Hca<'p, P> {
         self.core.stray_counts()
     }
 
+    /// Which chip it is. Any context.
+    pub fn chip(&self) -> Chip {
+        self.core.chip
+    }
+
     /// What the HCA said of itself. Any context.
     pub fn limits(&self) -> &Limits {
         &self.core.limits
@@ -89,6 +99,15 @@ impl<'p, P: Platform> Hca<'p, P> {
     /// Which numbers and tables the driver uses. Any context.
     pub fn plan(&self) -> &Plan {
         &self.core.plan
+    }
+
+    /// Number of the interrupt message by which completions of a vector are announced, as the machine counts them: for
+    /// who decides on which processor it is taken. `None` without messages, or without such a vector. Vectors share the
+    /// first message where the machine has too few. Any context.
+    pub fn message_of(&self, vector: u16) -> Option<u16> {
+        let there = vector < self.core.profile.completion_vectors;
+        let which = Which::Completion(vector);
+        (there && self.interrupts() == Interrupts::Messages).then(|| self.core.message_of(which))
     }
 
     /// How events are announced. Any context.
@@ -113,7 +132,7 @@ impl<P: Platform> Drop for Hca<'_, P> {
         self.core.end_everything();
         // SAFETY: taken once, here, and not used afterwards.
         self.rest.core = Some(unsafe { ManuallyDrop::take(&mut self.core) });
-        take_down(&mut *self.rest, &Opening::STEPS);
+        self.rest.take_down();
     }
 }
 
@@ -237,7 +256,7 @@ impl<P: Platform> Inner<'_, P> {
             max_mcast_groups: 1 << self.plan.log_mcg.saturating_sub(1),
             max_mcast_qp_attach: hca_abi::infinihost::mgm::MEMBERS as u32,
             local_ca_ack_delay: limits.ack_delay,
-            completion_vectors: 1,
+            completion_vectors: profile.completion_vectors,
         }
     }
 
@@ -361,6 +380,9 @@ impl<P: Platform> Device for Hca<'_, P> {
     }
     fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<u32, VerbsError> {
         self.core.resize_cq(cq, cqe)
+    }
+    fn resize_user_cq(&self, cq: CqHandle, cqe: u32, lkey: LKey) -> Result<u32, VerbsError> {
+        self.core.resize_user_cq(cq, cqe, lkey)
     }
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), VerbsError> {
         self.core.destroy_cq(cq)

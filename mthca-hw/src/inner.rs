@@ -6,14 +6,18 @@
 //! the HCA can be looked up without holding anything.
 
 use crate::av::{Ah, AvPool};
+use crate::bells::Bells;
 use crate::catas::ErrorBuffer;
+use crate::chip::{Chip, Mode};
 use crate::cmd::{Cause, Channel, CmdError, Command, TakesBack};
 use crate::cq::{Cq, CqPlace};
-use crate::eq::{EQS, Eq, Which};
+use crate::eq::{Eq, EqPort, Which};
 use crate::event::{Marks, StrayCounts, Strays};
 use crate::fmr::{Fmr, FmrEntries, FmrPlace};
 use crate::health::End;
+use crate::icm::{Icm, Kind};
 use crate::isr::Arm;
+use crate::keys::Keys;
 use crate::let_go::Released;
 use crate::limits::Limits;
 use crate::mcg::Groups;
@@ -29,12 +33,12 @@ use crate::records::Records;
 use crate::reset;
 use crate::srq::{Srq, SrqPlace};
 use crate::uar::Uar;
-use crate::user::User;
+use crate::user::{User, UserPages};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
 use core_ib::Guid;
 use core_ib::platform::{Gate, Platform, PlatformError, Table, Wake};
-use core_ib::verbs::{Object, Slab, Slot};
+use core_ib::verbs::{Object, Slab, Slot, VerbsError};
 
 /// A slab in table memory.
 pub(crate) type Objects<'p, T, P> = Slab<Table<'p, Slot<T>, P>, <P as Platform>::RawLock>;
@@ -56,6 +60,8 @@ pub(crate) const GONE: u8 = 2;
 /// See the module.
 pub(crate) struct Inner<'p, P: Platform> {
     pub machine: &'p P,
+    pub chip: Chip,
+    pub keys: Keys,
     pub wake: &'p dyn Wake,
     /// By which handles tell this HCA from others.
     pub device: u32,
@@ -63,9 +69,16 @@ pub(crate) struct Inner<'p, P: Platform> {
     pub limits: Limits,
     pub plan: Plan,
     pub node: Node,
+    /// M: what is behind the tables.
+    pub icm: Option<Icm<'p, P>>,
+    /// M: the driver's own doorbell records.
+    pub bells: Option<Bells<'p, P>>,
     pub cmd: Channel<'p, P>,
     pub uar: Uar<P::Registers>,
-    pub eqs: [Eq<'p, P>; EQS],
+    /// By [`Which::index`].
+    pub eqs: Table<'p, Option<Eq<'p, P>>, P>,
+    /// Interrupt messages that there are; 1 with the pin.
+    pub messages: AtomicU16,
     /// Handlers are bound, and EQs are armed.
     pub interrupts: AtomicBool,
     pub mtt: MttTable<'p, P>,
@@ -93,6 +106,7 @@ pub(crate) struct Inner<'p, P: Platform> {
     pub fmr_entries: FmrEntries<P::Registers>,
     pub fmr_gate: Gate<(), P::RawGate>,
     pub contexts: Objects<'p, User, P>,
+    pub user_pages: Gate<UserPages<'p, P>, P::RawGate>,
     pub groups: Gate<Groups<'p, P>, P::RawGate>,
     pub ports: [Port<'p, P>; 2],
     /// The node description that the owner set.
@@ -132,6 +146,14 @@ impl<P: Platform> Inner<'_, P> {
             self.announce_end();
         }
         result
+    }
+
+    /// M: sees to it that there are pages behind entry `index` of a table; in T-mode there always are. Control context;
+    /// may block.
+    pub fn back(&self, kind: Kind, index: u32, count: u32) -> Result<(), VerbsError> {
+        let Some(icm) = &self.icm else { return Ok(()) };
+        let run = |command: &crate::icm::MapIcm| self.command(command).map(drop);
+        Ok(icm.back(kind, index, count, &run)?)
     }
 
     /// Runs a command that takes an object back, and proves it. An HCA that does not give back what it was lent has
@@ -194,14 +216,37 @@ impl<P: Platform> Inner<'_, P> {
 
     /// What a lost interrupt would have told. Called while waiting for a command.
     pub fn look(&self) {
-        for which in Which::ALL {
+        for which in self.all_eqs() {
             self.drain(which, Arm::IfAny);
+        }
+    }
+
+    /// All EQs.
+    pub fn all_eqs(&self) -> impl Iterator<Item = Which> {
+        Which::all(self.profile.completion_vectors)
+    }
+
+    /// The message that announces the events of an EQ: its own, or that of the first where there are too few.
+    pub fn message_of(&self, which: Which) -> u16 {
+        let index = which.index() as u16;
+        if index < self.messages.load(Ordering::Relaxed) {
+            index
+        } else {
+            0
+        }
+    }
+
+    /// Where EQs are told of.
+    pub fn eq_port(&self) -> EqPort<'_, P::Registers> {
+        match self.chip.mode {
+            Mode::T => EqPort::Page(&self.uar),
+            Mode::M => EqPort::Registers(self.cmd.dcs(), self.limits.registers),
         }
     }
 
     /// The EQ.
     pub fn eq(&self, which: Which) -> Option<&Eq<'_, P>> {
-        self.eqs.get(which.index())
+        self.eqs.get(which.index())?.as_ref()
     }
 
     /// See [`Hca::strays`](crate::Hca::strays).

@@ -20,8 +20,8 @@ use hca_abi::infinihost::regs;
 /// What an interrupt vector calls.
 pub(crate) struct Isr<'p, P: Platform> {
     core: NonNull<Inner<'p, P>>,
-    /// The EQ of a message; none for the pin, which is all EQs'.
-    which: Option<Which>,
+    /// Number of the message; none for the pin, which is all EQs'.
+    message: Option<u16>,
 }
 
 // SAFETY: an `Isr` is a shared reference to a `Inner`, which is `Sync`, and a constant.
@@ -31,8 +31,8 @@ unsafe impl<P: Platform> Sync for Isr<'_, P> {}
 
 impl<'p, P: Platform> Isr<'p, P> {
     /// For `core`, which does not move.
-    pub fn new(core: NonNull<Inner<'p, P>>, which: Option<Which>) -> Self {
-        Self { core, which }
+    pub fn new(core: NonNull<Inner<'p, P>>, message: Option<u16>) -> Self {
+        Self { core, message }
     }
 
     /// From now on `vector` calls this.
@@ -63,23 +63,44 @@ impl<P: Platform> Handler for Isr<'_, P> {
     fn handle(&self) -> Handled {
         // SAFETY: whoever bound this promised that the core is there until it is unbound, and shared from then on.
         let core = unsafe { self.core.as_ref() };
-        match self.which {
-            Some(which) => {
-                core.drain(which, Arm::Always);
+        match self.message {
+            Some(message) => {
+                for which in core.all_eqs() {
+                    if core.message_of(which) == message {
+                        core.drain(which, Arm::Always);
+                    }
+                }
                 Handled::Yes
             }
+            None if core.chip.is_mem_free() => core.handle_m_pin(),
             None => core.handle_pin(),
         }
     }
 }
 
 impl<'p, P: Platform> Inner<'p, P> {
+    /// Releases the pin. infinihost 2.4.
+    fn clear_pin(&self, register: usize) {
+        let pin = u32::from(self.limits.inta_pin);
+        let half = if pin < 32 { 4 } else { 0 };
+        let dcs = self.cmd.dcs();
+        dcs.write_be32(register.wrapping_add(half), 1 << (pin % 32));
+    }
+
+    /// The pin in M-mode: nothing says whose EQs fired, so all are looked at. infinihost 7.2.
+    fn handle_m_pin(&self) -> Handled {
+        self.clear_pin(self.limits.registers.clr_int);
+        let mut any = false;
+        for which in self.all_eqs() {
+            any |= self.drain(which, Arm::Always);
+        }
+        if any { Handled::Yes } else { Handled::No }
+    }
+
     /// The pin: whose EQs fired is in a register. infinihost 2.3, 2.4, 7.2.
     fn handle_pin(&self) -> Handled {
         let dcs = self.cmd.dcs();
-        let pin = u32::from(self.limits.inta_pin);
-        let half = if pin < 32 { 4 } else { 0 };
-        dcs.write_be32(regs::CLR_INT + half, 1 << (pin % 32));
+        self.clear_pin(regs::CLR_INT);
         let fired = dcs.read_be32(regs::ECR_LOW);
         match fired {
             0 => return Handled::No,
@@ -89,7 +110,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             _ => dcs.write_be32(regs::CLR_ECR_LOW, fired),
         }
-        for which in Which::ALL {
+        for which in self.all_eqs() {
             let eqn = self.eq(which).map_or(32, |eq| u32::from(eq.eqn));
             if fired.checked_shr(eqn).is_some_and(|bits| bits & 1 != 0) {
                 self.drain(which, Arm::Always);
@@ -99,25 +120,29 @@ impl<'p, P: Platform> Inner<'p, P> {
     }
 
     /// Takes what there is in an EQ, no more than it holds at once, and asks for an interrupt with the next event, which
-    /// comes at once for one that was left. Interrupt context.
-    pub fn drain(&self, which: Which, arm: Arm) {
-        let Some(eq) = self.eq(which) else { return };
+    /// comes at once for one that was left. Says whether there was any. Interrupt context.
+    pub fn drain(&self, which: Which, arm: Arm) -> bool {
+        let Some(eq) = self.eq(which) else {
+            return false;
+        };
+        let port = self.eq_port();
         let mut any = false;
         for _ in 0..eq.entries() {
-            let Some(eqe) = eq.next(&self.uar) else { break };
+            let Some(eqe) = eq.next(&port) else { break };
             self.dispatch(eq, &eqe);
             any = true;
         }
         match arm {
-            Arm::Always => eq.finish(&self.uar, true),
+            Arm::Always => eq.finish(&port, true),
             Arm::IfAny if any => {
-                eq.finish(&self.uar, self.interrupts.load(Ordering::Acquire));
+                eq.finish(&port, self.interrupts.load(Ordering::Acquire));
             }
             Arm::IfAny => {}
         }
         if any && which != Which::Command {
             self.wake.wake();
         }
+        any
     }
 
     /// Notes what `eqe` says. Interrupt context.
@@ -173,7 +198,11 @@ impl<'p, P: Platform> Inner<'p, P> {
         match self.cq_by_number(cqn) {
             Some((_, place)) => {
                 // First: who arms between the two is told anyway, and arms again. infinihost 4.5.4.
-                self.uar.ring_eq(eq.eqn, EqCommand::DISARM_CQ, cqn);
+                if self.chip.is_mem_free() {
+                    place.next_sequence();
+                } else {
+                    self.uar.ring_eq(eq.eqn, EqCommand::DISARM_CQ, cqn);
+                }
                 place.fire();
             }
             None => Strays::count(&self.strays.cqn),
@@ -227,7 +256,7 @@ impl<'p, P: Platform> Inner<'p, P> {
 
     /// See [`Device::poll_events`](core_ib::verbs::Device::poll_events).
     pub fn poll_events(&self) {
-        for which in Which::ALL {
+        for which in self.all_eqs() {
             self.drain(which, Arm::IfAny);
         }
         self.look_for_errors();

@@ -1,13 +1,15 @@
 //! What this HCA can and where its parts are: the answers of QUERY_FW, QUERY_DDR, QUERY_DEV_LIM and QUERY_ADAPTER, as
-//! plain numbers. infinihost 3.7.
+//! plain numbers. infinihost 3.7. What an HCA of the M-mode says otherwise has functions of its own.
 //!
 //! The HCA is not believed blindly: what would make the driver's own arithmetic meaningless is refused here, by name.
 
+use crate::plan::MTT_ENTRY;
 use core::fmt;
 use core_ib::Mtu;
 use hca_abi::infinihost::dev_lim::{DevLim, features};
 use hca_abi::infinihost::fw::{AdapterInfo, DdrInfo, FwInfo};
-use hca_abi::infinihost::regs::BAR0_LEN;
+use hca_abi::infinihost::mpt::Mpt;
+use hca_abi::infinihost::regs::{BAR0_LEN, EQ_SET_CI_ENTRIES, EQ_SET_CI_STRIDE};
 use hca_abi::infinihost::wqe::{MAX_UNITS, UNIT};
 
 /// Bytes of table entries.
@@ -25,6 +27,19 @@ pub struct EntrySizes {
     pub eqc: u64,
     /// UAR scratch.
     pub uar_scratch: u64,
+    /// MPT entry.
+    pub mpt: u64,
+}
+
+/// Offsets in BAR 0 of the registers that an HCA of the M-mode tells of. infinihost 2.1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventRegisters {
+    /// Interrupt clear.
+    pub clr_int: usize,
+    /// Arming of EQs.
+    pub eq_arm: usize,
+    /// Consumer indices of EQs.
+    pub eq_set_ci: usize,
 }
 
 /// The numbers. "Reserved" entries of a table, the first ones, belong to the firmware.
@@ -46,6 +61,12 @@ pub struct Limits {
     pub ddr_visible: bool,
     /// First byte of the firmware's part of it.
     pub firmware_start: u64,
+    /// M: pages that the firmware wants.
+    pub firmware_pages: u16,
+    /// M: where the registers of events are.
+    pub registers: EventRegisters,
+    /// M: bytes of ICM.
+    pub max_icm: u64,
     /// See the type.
     pub reserved_qps: u32,
     /// Logarithm of the table's entries, as for the others.
@@ -159,6 +180,25 @@ pub enum LimitsError {
         /// Its address.
         address: u64,
     },
+    /// Registers do not lie in BAR 0.
+    Registers {
+        /// Which.
+        register: &'static str,
+        /// Their address.
+        address: u64,
+    },
+    /// Entries of a table in ICM of a size that cannot be.
+    EntrySize {
+        /// Of which table.
+        table: &'static str,
+        /// Bytes.
+        found: u64,
+    },
+    /// The firmware wants more memory for itself than anybody would give.
+    Auxiliary {
+        /// Pages of 4 KB.
+        pages: u64,
+    },
     /// A logarithm beyond all reason.
     Logarithm {
         /// Of what.
@@ -182,6 +222,16 @@ impl fmt::Display for LimitsError {
             Self::ErrorBuffer { address } => {
                 write!(f, "the error buffer at {address:#x} is outside BAR 0")
             }
+            Self::Registers { register, address } => {
+                write!(f, "{register} at {address:#x} is outside BAR 0")
+            }
+            Self::EntrySize { table, found } => {
+                write!(
+                    f,
+                    "{found} bytes of an entry of the {table} table cannot be"
+                )
+            }
+            Self::Auxiliary { pages } => write!(f, "the firmware wants {pages} pages for itself"),
             Self::Logarithm { field, found } => write!(f, "{field}: 2^{found} cannot be"),
         }
     }
@@ -196,7 +246,93 @@ fn power(field: &'static str, log: u8) -> Result<u32, LimitsError> {
         .ok_or(LimitsError::Logarithm { field, found })
 }
 
+/// Most auxiliary memory that is taken for an honest answer: 1 GB.
+const MAX_AUX_PAGES: u64 = 1 << 18;
+/// Logarithm of the longest work queue of the M-mode: four bits in its context.
+const M_LOG_MAX_QUEUE: u8 = 15;
+/// Most UAR pages of the M-mode: their logarithm has four bits in INIT_HCA.
+const M_MAX_UARS: u32 = 1 << 15;
+/// Logarithm of MTT entries in a segment.
+const LOG_SEGMENT: u8 = 3;
+
+/// Offset in BAR 0 of `bytes` bytes of registers at `address`.
+fn in_bar0(register: &'static str, address: u64, bytes: u64) -> Result<usize, LimitsError> {
+    let offset = address & (BAR0_LEN - 1);
+    if !offset.is_multiple_of(4) || bytes > BAR0_LEN - offset {
+        return Err(LimitsError::Registers { register, address });
+    }
+    Ok(offset as usize)
+}
+
 impl Limits {
+    /// Takes note of QUERY_FW, from an HCA of the M-mode.
+    pub fn note_m_firmware(&mut self, fw: &FwInfo) -> Result<(), LimitsError> {
+        self.note_firmware(fw)?;
+        self.firmware_start = 0;
+        self.firmware_pages = fw.fw_pages();
+        let table = (EQ_SET_CI_STRIDE * EQ_SET_CI_ENTRIES) as u64;
+        self.registers = EventRegisters {
+            clr_int: in_bar0("CLR_INT", fw.clr_int(), 8)?,
+            eq_arm: in_bar0("EQ_ARM", fw.eq_arm(), 8)?,
+            eq_set_ci: in_bar0("EQ_SET_CI", fw.eq_set_ci(), table)?,
+        };
+        Ok(())
+    }
+
+    /// Takes note of what QUERY_DEV_LIM says in addition, or otherwise, in M-mode; after
+    /// [`note_device`](Self::note_device).
+    pub fn note_m_device(&mut self, dev: &DevLim, sinai: bool) -> Result<(), LimitsError> {
+        let longest = |log: u8| power("work requests", log.min(M_LOG_MAX_QUEUE));
+        self.max_wr = longest(dev.log_max_qp_size())?.saturating_sub(1);
+        self.max_srq_wr = longest(dev.log_max_srq_size())?.saturating_sub(1);
+        // Of both queues, whichever is worse.
+        let max_wqe = u32::from(dev.max_descriptor_rq()).min(self.max_wqe);
+        self.max_wqe = max_wqe;
+        let room = max_wqe.saturating_sub(16 + 48) / 16;
+        self.max_sge = u32::from(dev.max_sg_rq()).min(self.max_sge).min(room);
+        // Translations are counted one by one here, and reserved ones rounded up to segments.
+        self.reserved_segments =
+            power("reserved MTT entries", dev.log_reserved_mtts())?.div_ceil(8);
+        self.log_max_mtt_segments = dev.log_max_mtts().saturating_sub(LOG_SEGMENT).min(27);
+        self.log_max_avs = 24; // they lie in the driver's own memory
+        self.uar_pages = self.uar_pages.min(M_MAX_UARS);
+        self.max_icm = dev.max_icm();
+        if dev.static_rates() == 0 && sinai {
+            self.static_rates = 0xf;
+        }
+        self.entries.mpt = dev.mpt_size().into();
+        let entries = &self.entries;
+        let power_of_two = |size: u64| size.is_power_of_two() && (8..=4096).contains(&size);
+        for (table, found) in [
+            ("QP", entries.qpc),
+            ("extended QP", entries.eqpc),
+            ("CQ", entries.cqc),
+            ("EQ", entries.eqc),
+            ("SRQ", if self.has_srq { entries.srqc } else { 32 }),
+        ] {
+            if !power_of_two(found) {
+                return Err(LimitsError::EntrySize { table, found });
+            }
+        }
+        for (table, found, needed) in [
+            ("MPT", entries.mpt, size_of::<Mpt>() as u64),
+            ("MTT", dev.mtt_size().into(), MTT_ENTRY),
+        ] {
+            if found != needed {
+                return Err(LimitsError::EntrySize { table, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the answer to SET_ICM_SIZE: pages that the firmware wants for itself.
+    pub fn check_auxiliary(pages: u64) -> Result<u32, LimitsError> {
+        if pages > MAX_AUX_PAGES {
+            return Err(LimitsError::Auxiliary { pages });
+        }
+        Ok(pages as u32)
+    }
+
     /// Takes note of QUERY_FW.
     pub fn note_firmware(&mut self, fw: &FwInfo) -> Result<(), LimitsError> {
         self.firmware = [fw.major(), fw.minor(), fw.subminor()];
@@ -290,6 +426,7 @@ impl Limits {
             cqc: u64::from(dev.cqc_size()),
             eqc: u64::from(dev.eqc_size()),
             uar_scratch: u64::from(dev.uar_scratch_size()),
+            mpt: size_of::<Mpt>() as u64,
         };
         Ok(())
     }
@@ -321,6 +458,13 @@ impl Limits {
         ddr_end: 0x87ff_ffff,
         ddr_visible: true,
         firmware_start: 0x87c0_0000,
+        firmware_pages: 0,
+        registers: EventRegisters {
+            clr_int: 0,
+            eq_arm: 0,
+            eq_set_ci: 0,
+        },
+        max_icm: 0,
         reserved_qps: 16,
         log_max_qps: 24,
         reserved_cqs: 16,
@@ -362,6 +506,7 @@ impl Limits {
             cqc: 64,
             eqc: 64,
             uar_scratch: 32,
+            mpt: 64,
         },
         inta_pin: 31,
         vendor_id: 0x2c9,
@@ -369,11 +514,33 @@ impl Limits {
         revision: 0xa1,
         board_id: [0; 16],
     };
+
+    /// The same of one that is mem-free.
+    pub const MEM_FREE: Self = Self {
+        ddr_start: 0,
+        ddr_end: 0,
+        ddr_visible: false,
+        firmware_start: 0,
+        firmware_pages: 256,
+        registers: EventRegisters {
+            clr_int: 0xf00d8,
+            eq_arm: 0xf0200,
+            eq_set_ci: 0xf0400,
+        },
+        max_icm: 1 << 38,
+        reserved_segments: 2,
+        log_max_mtt_segments: 21,
+        log_max_avs: 24,
+        max_wr: 16383,
+        max_srq_wr: 16383,
+        ..Self::EXAMPLE
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chip::Chip;
     use proptest::prelude::*;
     use zerocopy::FromBytes;
 
@@ -403,6 +570,9 @@ mod tests {
                 dev[0x37] = dev[0x37] & 0xf0 | 2;
                 dev[0x49] = 3;
                 dev[0x4b] = 12;
+                dev[0x80..0x94].copy_from_slice(&[
+                    1, 0, 1, 0, 0, 32, 0, 32, 0, 64, 0, 64, 0, 32, 0, 32, 0, 8, 0, 64,
+                ]);
             }
             let mut limits = Limits::default();
             let dev = DevLim::read_from_bytes(&dev).unwrap();
@@ -412,7 +582,19 @@ mod tests {
             let _ = limits.note_ddr(&ddr, Some(1 << 27));
             if limits.note_device(&dev, 8 << 20).is_ok() {
                 for profile in [crate::Profile::SMALL, crate::Profile::SERVER] {
-                    let _ = crate::plan::Plan::tavor(&profile, &limits);
+                    let _ = crate::plan::Plan::new(&Chip::default(), &profile, &limits);
+                }
+            }
+            let mut limits = Limits::default();
+            let firmware = limits.note_m_firmware(&fw);
+            if firmware.is_ok() {
+                prop_assert!(limits.registers.eq_set_ci + 512 <= BAR0_LEN as usize);
+            }
+            let device = limits.note_device(&dev, 8 << 20);
+            if device.and_then(|()| limits.note_m_device(&dev, true)).is_ok() {
+                for profile in [crate::Profile::SMALL, crate::Profile::SERVER] {
+                    let chip = Chip { mode: crate::chip::Mode::M, ..Chip::default() };
+                    let _ = crate::plan::Plan::new(&chip, &profile, &limits);
                 }
             }
         }

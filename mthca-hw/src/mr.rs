@@ -5,6 +5,7 @@
 
 use crate::cmd::table::{Hw2SwMptEntry, Sw2HwMptEntry};
 use crate::extents::Extent;
+use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::let_go::Released;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -140,26 +141,49 @@ fn pages(pieces: &[(u64, u64)], shift: u8) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl<P: Platform> Inner<'_, P> {
-    /// The next key of MPT entry `index`: below its number, above it a life number, so that no key comes back soon.
-    /// Any context; never blocks.
-    pub fn next_key(&self, index: u32) -> u32 {
+    /// The next life number of MPT entry `index`. Any context; never blocks.
+    fn next_life(&self, index: u32) -> u32 {
         let place = index.wrapping_sub(self.plan.mpt.first) as usize;
         let tag = self.mpt_tags.get(place);
-        let tag = tag.map_or(0, |tag| tag.fetch_add(1, Ordering::Relaxed));
-        index | tag.unbounded_shl(u32::from(self.plan.mpt.log_size))
+        tag.map_or(0, |tag| tag.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The next form of the key of MPT entry `index`, so that no key comes back soon. Any context; never blocks.
+    pub fn next_form(&self, index: u32) -> u32 {
+        self.keys.form(index, self.next_life(index))
+    }
+
+    /// The same of a fast region.
+    pub fn next_fast_form(&self, index: u32) -> u32 {
+        self.keys.fast_form(index, self.next_life(index))
     }
 
     /// Makes MPT entry `index` valid and returns its key. On error the HCA knows nothing of it, or has ended.
-    pub fn begin_region(&self, index: u32, mut entry: Mpt) -> Result<u32, VerbsError> {
-        let key = self.next_key(index);
+    pub fn begin_region(&self, index: u32, entry: Mpt) -> Result<u32, VerbsError> {
+        self.begin_region_as(index, self.next_form(index), entry)
+    }
+
+    /// The same, with this form of its key.
+    pub fn begin_region_as(
+        &self,
+        index: u32,
+        form: u32,
+        mut entry: Mpt,
+    ) -> Result<u32, VerbsError> {
         entry
             .set_status(MptStatus::SOFTWARE)
             .set_mio(true)
             .set_region(true)
-            .set_key(key);
-        let entry = &entry;
+            .set_key(form);
+        self.give_entry(index, &entry)?;
+        Ok(self.keys.key(form))
+    }
+
+    /// Gives an MPT entry to the HCA.
+    pub fn give_entry(&self, index: u32, entry: &Mpt) -> Result<(), VerbsError> {
+        self.back(Kind::Mpt, index, 1)?;
         self.command(&Sw2HwMptEntry { index, entry })?;
-        Ok(key)
+        Ok(())
     }
 
     /// Makes it invalid again.
@@ -193,7 +217,7 @@ impl<P: Platform> Inner<'_, P> {
         }
         let pieces = pieces.get(..count).unwrap_or(&[]);
         let shift = page_shift(pieces);
-        let room = self.mtt.take(pages(pieces, shift).count() as u64)?;
+        let room = self.take_mtts(pages(pieces, shift).count() as u64)?;
         let length = pieces.iter().map(|&(_, len)| len).sum();
         let mut entry = Mpt::ZERO;
         allow(&mut entry, access);
@@ -203,8 +227,7 @@ impl<P: Platform> Inner<'_, P> {
             .set_page_size(shift.saturating_sub(MIN_SHIFT))
             .set_mtt_address(self.mtt.address(room));
         let result = self
-            .mtt
-            .write(&self.cmd, &|| self.look(), room, pages(pieces, shift))
+            .write_mtts(room, pages(pieces, shift))
             .map_err(VerbsError::from)
             .and_then(|()| self.begin_region(mpt, entry));
         match result {
@@ -255,9 +278,9 @@ impl<P: Platform> Inner<'_, P> {
     /// Stores the translations of `init` in room of their own.
     fn translate(&self, init: &MrInit<'_>) -> Result<Extent, VerbsError> {
         check_pages(init)?;
-        let room = self.mtt.take(init.pages.len() as u64)?;
+        let room = self.take_mtts(init.pages.len() as u64)?;
         let addresses = init.pages.iter().map(|page| page.get());
-        let written = self.mtt.write(&self.cmd, &|| self.look(), room, addresses);
+        let written = self.write_mtts(room, addresses);
         written.map(|()| room).map_err(|error| {
             self.announce_end();
             self.mtt.give(room);
@@ -327,8 +350,7 @@ impl<P: Platform> Inner<'_, P> {
 
     /// Number of the PD of the consumer's region with this key.
     pub(crate) fn pd_of_key(&self, key: u32) -> Result<u32, VerbsError> {
-        let mask = (1_u32 << self.plan.mpt.log_size).wrapping_sub(1);
-        let index = (key & mask).wrapping_sub(self.plan.mpt.mrs);
+        let index = self.keys.index(key).wrapping_sub(self.plan.mpt.mrs);
         let unknown = VerbsError::InvalidHandle { object: Mr::NAME };
         let place = self.mr_places.get(index as usize).ok_or(unknown)?;
         place.gate.with(|region| {
@@ -435,7 +457,7 @@ impl<P: Platform> Inner<'_, P> {
     }
 }
 
-/// The one key of a T-mode region, which is both keys.
+/// The one key of a region, which is both keys.
 struct Keys2(u32);
 
 impl Keys2 {

@@ -1,11 +1,13 @@
 //! The translation table: which pages a region has. infinihost 4.10.
 //!
-//! Entries are stored directly where attached memory can be reached, one 64-bit store each, ahead of the command that
-//! makes the region valid; else by WRITE_MTT.
+//! Entries are stored directly, ahead of the command that makes the region valid: to host memory in M-mode, to attached
+//! memory where that can be reached, one 64-bit store each; else by WRITE_MTT.
 
 use crate::cmd::table::WriteMtt;
 use crate::cmd::{Channel, CmdError};
 use crate::extents::{Extent, Extents};
+use crate::icm::{Icm, Kind};
+use crate::inner::Inner;
 use crate::plan::{Plan, SEGMENT, SEGMENT_PAGES};
 use core_ib::platform::{Caching, Platform, PlatformError, Registers};
 use core_ib::verbs::VerbsError;
@@ -58,13 +60,21 @@ impl<'p, P: Platform> MttTable<'p, P> {
         self.base.wrapping_add(room.first as u64 * SEGMENT)
     }
 
-    /// Stores `pages` from the first entry of `room` on, where attached memory can be reached; else nothing. Any
-    /// context; never blocks.
-    pub fn store(&self, room: Extent, pages: impl Iterator<Item = u64>) {
-        let at = self.address(room).wrapping_sub(self.base) as usize;
-        let limit = room.len() as usize * SEGMENT_PAGES as usize;
-        if let Some(window) = &self.window {
-            for (index, page) in (0..limit).zip(pages) {
+    /// Stores `pages` from the first entry of `room` on, where the table can be reached; else nothing. Any context;
+    /// never blocks.
+    pub fn store(&self, lent: Option<&Icm<'p, P>>, room: Extent, pages: impl Iterator<Item = u64>) {
+        let first = u64::from(room.first) * u64::from(SEGMENT_PAGES);
+        let limit = u64::from(room.len()) * u64::from(SEGMENT_PAGES);
+        if let Some(icm) = lent {
+            for (index, page) in (first..first + limit).zip(pages) {
+                // There is memory behind what was taken, and the place is within it.
+                if let Some((memory, at)) = icm.translation(index) {
+                    let _ = memory.write(at, &Mtt::page(page));
+                }
+            }
+        } else if let Some(window) = &self.window {
+            let at = room.first as usize * SEGMENT as usize;
+            for (index, page) in (0..limit as usize).zip(pages) {
                 window.write_be64(at + index * size_of::<Mtt>(), Mtt::page(page).to_bits());
             }
         }
@@ -73,6 +83,7 @@ impl<'p, P: Platform> MttTable<'p, P> {
     /// Stores `pages` from the first entry of `room` on. Control context; may block.
     pub fn write(
         &self,
+        lent: Option<&Icm<'p, P>>,
         cmd: &Channel<'p, P>,
         look: &dyn Fn(),
         room: Extent,
@@ -80,8 +91,8 @@ impl<'p, P: Platform> MttTable<'p, P> {
     ) -> Result<(), CmdError> {
         let first = self.address(room);
         let limit = u64::from(room.len()) * u64::from(SEGMENT_PAGES);
-        if self.window.is_some() {
-            self.store(room, pages);
+        if lent.is_some() || self.window.is_some() {
+            self.store(lent, room, pages);
             return Ok(());
         }
         let mut at = 0;
@@ -97,5 +108,24 @@ impl<'p, P: Platform> MttTable<'p, P> {
             }
             cmd.execute(&command, look)?;
         }
+    }
+}
+
+impl<P: Platform> Inner<'_, P> {
+    /// Room for `pages` entries, with pages behind it. Control context; may block.
+    pub fn take_mtts(&self, pages: u64) -> Result<Extent, VerbsError> {
+        let room = self.mtt.take(pages)?;
+        let backed = self.back(Kind::Mtt, room.first, room.len());
+        backed.map(|()| room).inspect_err(|_| self.mtt.give(room))
+    }
+
+    /// Stores `pages` from the first entry of `room` on. Control context; may block.
+    pub fn write_mtts(
+        &self,
+        room: Extent,
+        pages: impl Iterator<Item = u64>,
+    ) -> Result<(), CmdError> {
+        let (lent, look) = (self.icm.as_ref(), || self.look());
+        self.mtt.write(lent, &self.cmd, &look, room, pages)
     }
 }

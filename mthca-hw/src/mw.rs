@@ -1,9 +1,10 @@
 //! Memory windows of type 1: MPT entries that a request binds to a piece of a region. verbs 7.9, infinihost 4.9, 5.6.
 //!
 //! The driver chooses the keys: each bind takes the next of the window's entry, when it is posted. Whether it comes to
-//! pass the HCA says in the completion. The T-mode has no windows of type 2.
+//! pass the HCA says in the completion. Windows of type 2 there are none: they are in the manual of the M-mode alone,
+//! and no firmware is known to have them.
 
-use crate::cmd::table::{Hw2SwMptEntry, Sw2HwMptEntry};
+use crate::cmd::table::Hw2SwMptEntry;
 use crate::inner::Inner;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::RKey;
@@ -67,15 +68,15 @@ impl<P: Platform> Inner<'_, P> {
         let made = self.mw_gate.with(|()| {
             let vacant = self.mws.reserve()?;
             let index = self.window_mpt(vacant.index());
-            let key = self.next_key(index);
+            let form = self.next_form(index);
             let mut entry = Mpt::ZERO;
             entry
                 .set_status(MptStatus::SOFTWARE)
                 .set_mio(true)
-                .set_key(key)
+                .set_key(form)
                 .set_pd(home.number);
-            let entry = &entry;
-            self.command(&Sw2HwMptEntry { index, entry })?;
+            self.give_entry(index, &entry)?;
+            let key = self.keys.key(form);
             let (pd, now) = (home.index, AtomicU32::new(key));
             let mw = vacant.fill(Mw { pd, key: now });
             Ok((mw, RKey(key)))
@@ -130,7 +131,8 @@ impl<P: Platform> Inner<'_, P> {
                 .set_remote_write(bind.access.contains(Access::REMOTE_WRITE))
                 .set_remote_atomic(bind.access.contains(Access::REMOTE_ATOMIC));
         }
-        let key = self.next_key(self.window_mpt(bind.mw.index()));
+        let form = self.next_form(self.window_mpt(bind.mw.index()));
+        let key = self.keys.key(form);
         window.key.store(key, Ordering::Release);
         segment.set_rkey(key);
         Ok(segment)

@@ -1,23 +1,26 @@
-//! Opening an HCA of the T-mode, step by step, and closing it. infinihost 9.1, 9.4.
+//! Opening an HCA, step by step, and closing it. infinihost 9.1, 9.2, 9.4.
 //!
-//! The table of steps is the order; what a step makes is kept in [`Opening`] until the [`Inner`] takes it over, and comes
+//! There is a table of steps for each mode; the table is the order. What a step makes is kept in [`Opening`] until the [`Inner`] takes it over, and comes
 //! back there when the HCA closes. Two things decide whether memory may be given back: CLOSE_HCA, or a reset.
 
 use crate::av::AvPool;
 use crate::bring_up::{BringUpError, Step, bring_up, take_down};
 use crate::catas::ErrorBuffer;
+use crate::chip::{Chip, Mode, Unknown};
 use crate::cmd::table::{
     CloseHca, CloseIb, ConfSpecialQp, InitHca, QueryAdapter, QueryDdr, QueryDevLim, QueryFw,
     SysDis, SysEn,
 };
 use crate::cmd::{Channel, CmdError, Command};
 use crate::cq::CqPlace;
-use crate::eq::{EQS, Eq};
+use crate::eq::{Eq, MAX_EQS, Which};
 use crate::event::{Marks, Strays};
 use crate::extents::order_of;
 use crate::fmr::{FmrEntries, FmrPlace};
 use crate::inner::{Inner, NOBODY, Node, slab};
 use crate::isr::Isr;
+use crate::keys::Keys;
+use crate::lend::Lent;
 use crate::let_go::Released;
 use crate::limits::{Limits, LimitsError};
 use crate::mcg::Groups;
@@ -31,18 +34,18 @@ use crate::records::Records;
 use crate::reset::{self, NotBack};
 use crate::srq::SrqPlace;
 use crate::uar::Uar;
+use crate::user::UserPages;
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32};
 use core_ib::Guid;
 use core_ib::platform::{Caching, Placed, Platform, PlatformError, Room, Table, Vectors, Wake};
 use core_ib::verbs::VerbsError;
 use core_ib::wire::mad::NodeInfo;
 use hca_abi::infinihost::cmd::{CmdStatus, DimmFault, SpecialQp};
+use hca_abi::infinihost::dev_lim::DevLim;
 use hca_abi::infinihost::init_hca;
-use hca_abi::infinihost::pci::{
-    BAR_DCS, BAR_DDR, BAR_UAR, DeviceId, VENDOR_MELLANOX, VENDOR_TOPSPIN,
-};
+use hca_abi::infinihost::pci::{BAR_DCS, BAR_DDR, BAR_UAR};
 use hca_abi::infinihost::regs::BAR0_LEN;
 
 /// Why a step failed.
@@ -55,11 +58,6 @@ pub enum OpenCause {
     NotAnInfiniHost {
         /// Its vendor.
         vendor: u16,
-        /// Its device number.
-        device: u16,
-    },
-    /// An InfiniHost without memory of its own (M-mode), which this driver does not yet drive.
-    MemFree {
         /// Its device number.
         device: u16,
     },
@@ -90,6 +88,15 @@ pub enum OpenCause {
     Query(VerbsError),
 }
 
+impl From<Unknown> for OpenCause {
+    fn from(unknown: Unknown) -> Self {
+        match unknown {
+            Unknown::Nobody => Self::Gone,
+            Unknown::Other { vendor, device } => Self::NotAnInfiniHost { vendor, device },
+        }
+    }
+}
+
 macro_rules! causes {
     ($($variant:ident($ty:ty)),*) => {
         $(impl From<$ty> for OpenCause {
@@ -114,9 +121,6 @@ impl fmt::Display for OpenCause {
             Self::Gone => f.write_str("nothing answers: the HCA is gone, or its slot is empty"),
             Self::NotAnInfiniHost { vendor, device } => {
                 write!(f, "{vendor:04x}:{device:04x} is not an InfiniHost")
-            }
-            Self::MemFree { device } => {
-                write!(f, "{device:04x} keeps its tables in host memory: not supported yet")
             }
             Self::Bar { bar, found, needed } => {
                 write!(f, "BAR {bar} has {found} bytes instead of {needed}")
@@ -143,6 +147,7 @@ pub type OpenError = BringUpError<OpenCause>;
 /// An HCA on its way up or down.
 pub(crate) struct Opening<'p, P: Platform> {
     pub machine: &'p P,
+    pub chip: Chip,
     wake: &'p dyn Wake,
     pub profile: Profile,
     /// BAR 0, before the channel has it.
@@ -150,17 +155,18 @@ pub(crate) struct Opening<'p, P: Platform> {
     /// Before the core has it, and after.
     cmd: Option<Channel<'p, P>>,
     pub limits: Limits,
-    plan: Plan,
+    pub plan: Plan,
     node: Node,
+    pub lent: Lent<'p, P>,
     /// Before the core has them, and after.
-    eqs: Option<[Eq<'p, P>; EQS]>,
+    eqs: Option<Table<'p, Option<Eq<'p, P>>, P>>,
     av: Option<AvPool<'p, P>>,
     pub core: Option<Placed<'p, Inner<'p, P>, P>>,
     pub isrs: Option<Table<'p, Isr<'p, P>, P>>,
     /// How interrupts come in this attempt.
     pub attempt: Interrupts,
     pub vectors: Option<Vectors>,
-    pub eq_rings: [Option<Ring>; EQS],
+    pub eq_rings: [Option<Ring>; MAX_EQS],
     /// Some once it was reset after its end: whether it came back.
     after_reset: Option<bool>,
 }
@@ -168,8 +174,8 @@ pub(crate) struct Opening<'p, P: Platform> {
 type Result<T = ()> = core::result::Result<T, OpenCause>;
 
 impl<'p, P: Platform> Opening<'p, P> {
-    /// The order of opening; closing is it backwards.
-    pub const STEPS: [Step<Self, OpenCause>; 17] = [
+    /// The order of opening in T-mode; closing is it backwards.
+    const T_STEPS: [Step<Self, OpenCause>; 17] = [
         Step {
             name: "PCI function",
             apply: Self::map,
@@ -257,9 +263,145 @@ impl<'p, P: Platform> Opening<'p, P> {
         },
     ];
 
-    pub fn new(machine: &'p P, wake: &'p dyn Wake, profile: &Profile) -> Self {
+    /// The same in M-mode.
+    const M_STEPS: [Step<Self, OpenCause>; 23] = [
+        Step {
+            name: "PCI function",
+            apply: Self::map,
+            undo: Self::unmap,
+        },
+        Step {
+            name: "mailboxes",
+            apply: Self::begin_commands,
+            undo: Self::end_commands,
+        },
+        Step {
+            name: "reset",
+            apply: Self::reset,
+            undo: Self::leave_reset,
+        },
+        Step {
+            name: "QUERY_FW",
+            apply: Self::query_m_fw,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "ENABLE_LAM",
+            apply: Self::enable_lam,
+            undo: Self::disable_lam,
+        },
+        Step {
+            name: "firmware area",
+            apply: Self::make_firmware_area,
+            undo: Self::free_firmware_area,
+        },
+        Step {
+            name: "MAP_FA",
+            apply: Self::map_firmware_area,
+            undo: Self::unmap_firmware_area,
+        },
+        Step {
+            name: "RUN_FW",
+            apply: Self::run_firmware,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "QUERY_DEV_LIM",
+            apply: Self::query_m_limits,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "profile",
+            apply: Self::make_plan,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "SET_ICM_SIZE",
+            apply: Self::make_auxiliary_area,
+            undo: Self::free_auxiliary_area,
+        },
+        Step {
+            name: "MAP_ICM_AUX",
+            apply: Self::map_auxiliary_area,
+            undo: Self::unmap_auxiliary_area,
+        },
+        Step {
+            name: "ICM",
+            apply: Self::make_tables,
+            undo: Self::free_tables,
+        },
+        Step {
+            name: "MAP_ICM",
+            apply: Self::map_tables,
+            undo: Self::unmap_tables,
+        },
+        Step {
+            name: "memory",
+            apply: Self::lend_memory,
+            undo: Self::return_memory,
+        },
+        Step {
+            name: "INIT_HCA",
+            apply: Self::init,
+            undo: Self::close,
+        },
+        Step {
+            name: "QUERY_ADAPTER",
+            apply: Self::query_adapter,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "special QPs",
+            apply: Self::name_special_qps,
+            undo: Self::release_special_qps,
+        },
+        Step {
+            name: "ports",
+            apply: Self::no_port_yet,
+            undo: Self::close_ports,
+        },
+        Step {
+            name: "NodeInfo",
+            apply: Self::query_node,
+            undo: Self::nothing,
+        },
+        Step {
+            name: "tables",
+            apply: Self::make_core,
+            undo: Self::take_core_apart,
+        },
+        Step {
+            name: "events",
+            apply: Self::begin_events,
+            undo: Self::end_events,
+        },
+        Step {
+            name: "port tables",
+            apply: Self::read_port_tables,
+            undo: Self::nothing,
+        },
+    ];
+
+    /// Brings the HCA up. After an error it is as it was found.
+    pub fn bring_up(&mut self) -> core::result::Result<(), OpenError> {
+        match self.chip.mode {
+            Mode::T => bring_up(self, &Self::T_STEPS),
+            Mode::M => bring_up(self, &Self::M_STEPS),
+        }
+    }
+
+    /// The way back from a whole [`bring_up`](Self::bring_up).
+    pub fn take_down(&mut self) {
+        match self.chip.mode {
+            Mode::T => take_down(self, &Self::T_STEPS),
+            Mode::M => take_down(self, &Self::M_STEPS),
+        }
+    }
+
+    pub fn new(machine: &'p P, chip: Chip, wake: &'p dyn Wake, profile: &Profile) -> Self {
         Self {
             machine,
+            chip,
             wake,
             profile: *profile,
             dcs: None,
@@ -267,26 +409,27 @@ impl<'p, P: Platform> Opening<'p, P> {
             limits: Limits::default(),
             plan: Plan::default(),
             node: Node::default(),
+            lent: Lent::NONE,
             eqs: None,
             av: None,
             core: None,
             isrs: None,
             attempt: profile.interrupts,
             vectors: None,
-            eq_rings: [const { None }; EQS],
+            eq_rings: [const { None }; MAX_EQS],
             after_reset: None,
         }
     }
 
     /// The channel, wherever it is.
-    fn cmd(&self) -> Option<&Channel<'p, P>> {
+    pub fn cmd(&self) -> Option<&Channel<'p, P>> {
         match &self.core {
             Some(core) => Some(&core.cmd),
             None => self.cmd.as_ref(),
         }
     }
 
-    fn command<C: Command>(&self, command: &C) -> Result<(C::Output, u64)> {
+    pub fn command<C: Command>(&self, command: &C) -> Result<(C::Output, u64)> {
         match self.cmd() {
             Some(cmd) => Ok(cmd.execute(command, &|| ())?),
             None => Err(OpenCause::Query(VerbsError::DeviceGone)), // no step uses commands before there is a channel
@@ -294,18 +437,18 @@ impl<'p, P: Platform> Opening<'p, P> {
     }
 
     /// Runs a command whose failure on the way down changes nothing: the reset is the last resort.
-    fn try_command<C: Command>(&self, command: &C) {
+    pub fn try_command<C: Command>(&self, command: &C) {
         if let Err(cause) = self.command(command) {
             log::warn!("{}: closing: {cause}", self.machine.name());
         }
     }
 
-    fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.cmd().is_none_or(|cmd| cmd.health().is_alive())
     }
 
     /// The proof that the HCA uses no memory of ours, once it was closed; of one that has ended, by a reset.
-    fn let_go(&mut self) -> Option<Released> {
+    pub fn let_go(&mut self) -> Option<Released> {
         if self.is_alive() {
             return Some(Released::by::<CloseHca>(PhantomData));
         }
@@ -324,21 +467,6 @@ impl<'p, P: Platform> Opening<'p, P> {
     fn nothing(&mut self) {}
 
     fn map(&mut self) -> Result {
-        let id = self.machine.config_read32(0);
-        if id == u32::MAX {
-            return Err(OpenCause::Gone);
-        }
-        let (vendor, device) = (id as u16, (id >> 16) as u16);
-        if vendor != VENDOR_MELLANOX && vendor != VENDOR_TOPSPIN {
-            return Err(OpenCause::NotAnInfiniHost { vendor, device });
-        }
-        match DeviceId(device) {
-            DeviceId::TAVOR | DeviceId::ARBEL_COMPAT => {}
-            DeviceId::ARBEL | DeviceId::SINAI | DeviceId::SINAI_OLD => {
-                return Err(OpenCause::MemFree { device });
-            }
-            _ => return Err(OpenCause::NotAnInfiniHost { vendor, device }),
-        }
         let found = self.machine.bar_len(BAR_DCS).unwrap_or(0);
         if found != BAR0_LEN {
             return Err(OpenCause::Bar {
@@ -400,10 +528,14 @@ impl<'p, P: Platform> Opening<'p, P> {
     fn query_fw(&mut self) -> Result {
         let (fw, _) = self.command(&QueryFw {})?;
         self.limits.note_firmware(&fw)?;
+        self.limit_commands();
+        Ok(())
+    }
+
+    pub fn limit_commands(&self) {
         if let Some(cmd) = self.cmd() {
             cmd.limit_in_flight(self.limits.commands);
         }
-        Ok(())
     }
 
     fn query_ddr(&mut self) -> Result {
@@ -413,13 +545,19 @@ impl<'p, P: Platform> Opening<'p, P> {
     }
 
     fn query_limits(&mut self) -> Result {
+        self.note_limits().map(drop)
+    }
+
+    /// Takes note of what both modes say.
+    pub fn note_limits(&mut self) -> Result<DevLim> {
         let (dev, _) = self.command(&QueryDevLim {})?;
         let bar = self.machine.bar_len(BAR_UAR).unwrap_or(0);
-        Ok(self.limits.note_device(&dev, bar)?)
+        self.limits.note_device(&dev, bar)?;
+        Ok(dev)
     }
 
     fn make_plan(&mut self) -> Result {
-        self.plan = Plan::tavor(&self.profile, &self.limits)?;
+        self.plan = Plan::new(&self.chip, &self.profile, &self.limits)?;
         Ok(())
     }
 
@@ -428,10 +566,14 @@ impl<'p, P: Platform> Opening<'p, P> {
         let events = self.profile.event_entries.max(2);
         // Each CQ has one event outstanding at most, and a few more are on their way. infinihost 4.1.
         let completions = self.plan.cq.count.saturating_add(0x80);
-        let sizes = [completions, events, events].map(order_of);
-        let mut made = [const { None }; EQS];
+        let all = Which::all(self.profile.completion_vectors);
+        let mut made = Table::new(self.machine, self.plan.eq.count as usize, |_| None)?;
         let mut failed = None;
-        for ((place, log_size), eqn) in made.iter_mut().zip(sizes).zip(self.plan.eq.first..) {
+        for ((place, which), eqn) in made.iter_mut().zip(all).zip(self.plan.eq.first..) {
+            let log_size = order_of(match which {
+                Which::Completion(_) => completions,
+                Which::Async | Which::Command => events,
+            });
             match Eq::new(self.machine, eqn as u8, log_size) {
                 Ok(eq) => *place = Some(eq),
                 Err(error) => failed = Some(error),
@@ -441,24 +583,24 @@ impl<'p, P: Platform> Opening<'p, P> {
         let attached = self.profile.address_vectors == AvPlace::AttachedMemory;
         let av = match failed {
             Some(error) => Err(error),
+            None if self.chip.is_mem_free() => AvPool::private(self.machine, &self.plan),
             None if attached && self.limits.ddr_visible => {
                 AvPool::attached(self.machine, &self.plan, ddr)
             }
             None => AvPool::host(self.machine, &self.plan),
         };
-        match (av, made) {
-            (Ok(av), [Some(completion), Some(asynchronous), Some(command)]) => {
+        match av {
+            Ok(av) => {
                 self.av = Some(av);
-                self.eqs = Some([completion, asynchronous, command]);
+                self.eqs = Some(made);
                 Ok(())
             }
-            (av, made) => {
+            Err(error) => {
                 let untold = Released::never_told();
-                for eq in made.into_iter().flatten() {
+                for eq in made.iter_mut().filter_map(Option::take) {
                     eq.free(&untold);
                 }
-                av.map(|av| av.free(&untold))?;
-                Err(OpenCause::NoInterrupt) // not reached: without an error all of them were made
+                Err(error.into())
             }
         }
     }
@@ -470,14 +612,27 @@ impl<'p, P: Platform> Opening<'p, P> {
         if let Some(av) = self.av.take() {
             av.free(&released);
         }
-        for eq in self.eqs.take().into_iter().flatten() {
-            eq.free(&released);
+        if let Some(mut eqs) = self.eqs.take() {
+            for eq in eqs.iter_mut().filter_map(Option::take) {
+                eq.free(&released);
+            }
         }
     }
 
     fn init(&mut self) -> Result {
         let (plan, at) = (&self.plan, &self.plan.tables);
         let mut tables = init_hca::InitHca::ZERO;
+        if self.chip.is_mem_free() {
+            let [eec, eeec] = at.eec;
+            let keys = Keys::new(&self.chip, plan.mpt.log_size);
+            tables
+                .set_sinai_key_optimisation(keys.is_sinai())
+                .set_eec_base(eec)
+                .set_eeec_base(eeec)
+                .set_log_uarc_pages(plan.log_uarc_pages)
+                .set_log_uars(order_of(self.limits.uar_pages))
+                .set_uarc_base(at.uarc);
+        }
         tables
             .set_big_endian_host(cfg!(target_endian = "big"))
             .set_ud_av_port_check(true)
@@ -560,7 +715,11 @@ impl<'p, P: Platform> Opening<'p, P> {
             system_image: info.sys_image_guid,
             vendor: info.vendor_id,
             part: info.device_id.into(),
-            revision: self.limits.revision,
+            revision: if self.chip.is_mem_free() {
+                info.revision
+            } else {
+                self.limits.revision
+            },
         };
         Ok(())
     }
@@ -583,6 +742,7 @@ impl<'p, P: Platform> Opening<'p, P> {
         let srqs = slab(machine, profile.srqs, device)?;
         let mrs = slab(machine, profile.mrs, device)?;
         let contexts = slab(machine, profile.users, device)?;
+        let user_pages = UserPages::new(machine, &self.chip, &plan, &profile)?;
         let mws = slab(machine, profile.mws, device)?;
         let fmrs = slab(machine, profile.fmrs, device)?;
         let fmr_places = Table::new(machine, profile.fmrs as usize, |_| FmrPlace::new(machine))?;
@@ -607,15 +767,20 @@ impl<'p, P: Platform> Opening<'p, P> {
         let av = self.av.take().ok_or(missing)?;
         self.core = Some(room.put(Inner {
             machine,
+            chip: self.chip,
+            keys: Keys::new(&self.chip, plan.mpt.log_size),
             wake,
             device,
             profile,
             limits,
             plan,
             node,
+            icm: self.lent.icm.take(),
+            bells: self.lent.bells.take(),
             cmd,
             uar,
             eqs,
+            messages: AtomicU16::new(1),
             interrupts: AtomicBool::new(false),
             mtt,
             mpt_tags,
@@ -634,6 +799,7 @@ impl<'p, P: Platform> Opening<'p, P> {
             mrs,
             mr_places,
             contexts,
+            user_pages: machine.gate("pages of user contexts", user_pages),
             mws,
             mw_gate: machine.gate("MWs", ()),
             fmrs,
@@ -660,6 +826,8 @@ impl<'p, P: Platform> Opening<'p, P> {
         let core = Placed::into_inner(core);
         self.after_reset = core.after_reset.into_inner();
         self.cmd = Some(core.cmd);
+        self.lent.icm = core.icm;
+        self.lent.bells = core.bells;
         self.eqs = Some(core.eqs);
         self.av = Some(core.av);
     }

@@ -1,5 +1,5 @@
-//! Protection domains, and the two regions that come with each: that of the address vectors, through which the HCA
-//! reads where datagrams go, and the whole-memory region, made when somebody asks for it. verbs 1.1, infinihost 4.10.
+//! Protection domains, and the two regions that come with each: in T-mode that of the address vectors, through which the
+//! HCA reads where datagrams go, and the whole-memory region, made when somebody asks for it. verbs 1.1, infinihost 4.10.
 
 use crate::inner::Inner;
 use crate::mr::physical;
@@ -15,7 +15,7 @@ use hca_abi::infinihost::mpt::Mpt;
 pub struct Pd {
     /// Number, 24 bits.
     pub number: u32,
-    /// Key of the region of address vectors.
+    /// T: key of the region of address vectors.
     pub vectors: u32,
     /// Key of the whole-memory region; meaningful while `has_whole`.
     whole: AtomicU32,
@@ -59,10 +59,14 @@ impl<P: Platform> Inner<'_, P> {
             // Index 0 of the plan is the driver's own.
             let planned = place.index().wrapping_add(1);
             let number = self.plan.pd.number(planned, place.generation());
-            let mpt = self.plan.mpt.vectors.wrapping_add(planned);
-            let (start, len) = (self.av.address(0), self.av.len());
-            let vectors = physical(number, Access::empty(), start, len);
-            let vectors = self.begin_region(mpt, vectors)?;
+            let vectors = match self.av.extent() {
+                Some((start, len)) => {
+                    let mpt = self.plan.mpt.vectors.wrapping_add(planned);
+                    let vectors = physical(number, Access::empty(), start, len);
+                    self.begin_region(mpt, vectors)?
+                }
+                None => 0,
+            };
             let users = Users::default();
             Ok(place.fill(Pd {
                 number,
@@ -90,7 +94,9 @@ impl<P: Platform> Inner<'_, P> {
                 return Err(busy);
             }
             let planned = pd.index().wrapping_add(1);
-            self.end_region(self.plan.mpt.vectors.wrapping_add(planned));
+            if self.av.extent().is_some() {
+                self.end_region(self.plan.mpt.vectors.wrapping_add(planned));
+            }
             if has_whole {
                 self.end_region(self.plan.mpt.whole.wrapping_add(planned));
             }

@@ -1,11 +1,12 @@
-//! Where everything goes: the numbers that this driver uses of each kind, and the tables in the HCA's attached memory.
-//! infinihost 6.1, 6.3, 6.4.
+//! Where everything goes: the numbers that this driver uses of each kind, and the tables in the HCA's attached memory or,
+//! in M-mode, in its address space for lent memory (ICM). infinihost 6.1 to 6.4.
 //!
 //! Computed from the [`Profile`] and the [`Limits`] before the HCA is told anything; what does not fit is an error that
 //! names the entry. The MPT is shared out once, by kind of object, so that a key says whose it is: EQs, then the two
 //! internal regions of each PD, the rings of CQs (two each, for resizing), QPs and SRQs, then the consumers' regions, windows and fast regions.
 
-use crate::eq::EQS;
+use crate::chip::{Chip, Mode};
+use crate::eq::MAX_VECTORS;
 use crate::limits::Limits;
 use crate::profile::{Profile, ProfileError};
 
@@ -40,11 +41,15 @@ impl Numbers {
         (self.first.wrapping_add(index) | tag) & 0xff_ffff
     }
 
+    /// Which entry of the table a number selects.
+    pub const fn entry(&self, number: u32) -> u32 {
+        number & (1_u32 << self.log_size).wrapping_sub(1)
+    }
+
     /// Which object of ours a number may name; the whole number is yet to be compared.
     #[inline]
     pub const fn index(&self, number: u32) -> u32 {
-        let mask = (1_u32 << self.log_size).wrapping_sub(1);
-        (number & mask).wrapping_sub(self.first)
+        self.entry(number).wrapping_sub(self.first)
     }
 }
 
@@ -75,7 +80,7 @@ pub struct MptPlan {
     pub log_size: u8,
 }
 
-/// Addresses of the tables in attached memory.
+/// Addresses of the tables in attached memory, or in ICM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// QP contexts.
@@ -98,8 +103,12 @@ pub struct Tables {
     pub mtt: u64,
     /// One scratch entry a UAR page.
     pub uar_scratch: u64,
-    /// Address vectors.
+    /// T: address vectors.
     pub av: u64,
+    /// M: EE contexts, of which nobody makes any, and their extension.
+    pub eec: [u64; 2],
+    /// M: contexts of UAR pages, in which doorbell records are.
+    pub uarc: u64,
 }
 
 /// The plan.
@@ -131,10 +140,16 @@ pub struct Plan {
     pub log_rdb_per_qp: u8,
     /// Address vectors.
     pub avs: u32,
+    /// M: logarithm of the pages of the context of a UAR page.
+    pub log_uarc_pages: u8,
+    /// M: bytes of ICM.
+    pub icm: u64,
     /// Where it all lies.
     pub tables: Tables,
 }
 
+/// EQs that a dword of the registers knows: infinihost 2.3, 2.5.
+const MOST_EQS: u32 = 32;
 /// Bytes of an MPT entry, T-mode.
 pub const MPT_ENTRY: u64 = 64;
 /// Bytes of an MTT segment: 8 entries.
@@ -144,7 +159,17 @@ pub const SEGMENT_PAGES: u32 = 8;
 /// Bytes of a multicast entry, and their logarithm.
 pub const MCG_ENTRY: u64 = 256;
 /// Bytes of one responder resource.
-const RDB_ENTRY: u64 = 32;
+pub const RDB_ENTRY: u64 = 32;
+/// Bytes of one translation.
+pub const MTT_ENTRY: u64 = SEGMENT / SEGMENT_PAGES as u64;
+/// Bytes of a doorbell record.
+const RECORD: u64 = 8;
+/// Bytes of a page of ICM.
+const PAGE: u64 = 4096;
+/// Logarithm of the pages of a UAR page's context that user-space drivers count on: 256 KB. infinihost 11.2.
+const LOG_UARC_PAGES: u8 = 6;
+/// The same of the largest.
+const LOG_MAX_UARC_PAGES: u8 = 15;
 /// Bytes of an address vector.
 pub const AV_ENTRY: u64 = 32;
 
@@ -172,9 +197,31 @@ const fn left(log_max: u8, first: u32) -> u32 {
     size.saturating_sub(first)
 }
 
+/// Bytes of a table of `count` entries: a power of two.
+const fn size(count: u32, entry: u64) -> u64 {
+    let count = count.next_power_of_two() as u64;
+    count.saturating_mul(entry.next_power_of_two())
+}
+
+/// Lays tables of these sizes, each 0 or a power of two, one behind the other from `start` on: the largest first, so
+/// that each is aligned to its size; equal ones in the order given (infinihost 6.3). Where they are, and what is behind.
+fn stack<const N: usize>(start: u64, sizes: [u64; N]) -> ([u64; N], u64) {
+    let mut placed = [0; N];
+    let mut next = start;
+    for shift in (0..u64::BITS).rev() {
+        for (&bytes, at) in sizes.iter().zip(&mut placed) {
+            if bytes == 1 << shift {
+                *at = next;
+                next = next.saturating_add(bytes);
+            }
+        }
+    }
+    (placed, next)
+}
+
 impl Plan {
-    /// Computes the plan for an HCA of the T-mode.
-    pub fn tavor(profile: &Profile, limits: &Limits) -> Result<Self, ProfileError> {
+    /// Computes the plan.
+    pub fn new(chip: &Chip, profile: &Profile, limits: &Limits) -> Result<Self, ProfileError> {
         let dev = limits;
         let special_qps = dev.reserved_qps.next_multiple_of(2);
         let first_qp = special_qps.saturating_add(4);
@@ -203,10 +250,17 @@ impl Plan {
         let depth_limit = left(dev.log_max_rd_atomic_dest, 0);
         let depth = some("responder_depth", profile.responder_depth, depth_limit)?;
 
+        let free_eqs = MOST_EQS.saturating_sub(dev.reserved_eqs).saturating_sub(2);
+        let vectors = some(
+            "completion_vectors",
+            profile.completion_vectors.into(),
+            free_eqs.min(MAX_VECTORS.into()),
+        )?;
+        let eqs = vectors.saturating_add(2);
         let pd = Numbers::new(dev.reserved_pds, pds.saturating_add(1));
         let mpt = MptPlan::new(
             dev.reserved_mpts,
-            pd.count,
+            [eqs, pd.count],
             [cqs, qps, srqs],
             [mrs, mws, fmrs],
         );
@@ -228,7 +282,7 @@ impl Plan {
             special_qps,
             cq: Numbers::new(dev.reserved_cqs, cqs),
             srq: Numbers::new(dev.reserved_srqs, srqs),
-            eq: Numbers::new(dev.reserved_eqs, EQS as u32),
+            eq: Numbers::new(dev.reserved_eqs, eqs),
             pd,
             mpt,
             first_segment: dev.reserved_segments,
@@ -237,22 +291,36 @@ impl Plan {
             uar: dev.reserved_uars + 1,
             log_rdb_per_qp: crate::extents::order_of(depth),
             avs: ahs,
+            log_uarc_pages: 0,
+            icm: 0,
             tables: Tables::default(),
         };
         let within = |name, log: u8, most: u8| at_most(name, 1 << log, 1 << most.min(24));
         within("qps", plan.qp.log_size, dev.log_max_qps)?;
         within("cqs", plan.cq.log_size, dev.log_max_cqs)?;
-        plan.place(dev)?;
+        match chip.mode {
+            Mode::T => plan.place_attached(dev)?,
+            Mode::M => {
+                let [front, back] = plan.record_pages(profile);
+                let pages = crate::extents::order_of(front.saturating_add(back));
+                plan.log_uarc_pages = pages.max(LOG_UARC_PAGES);
+                at_most("cqs", 1 << plan.log_uarc_pages, 1 << LOG_MAX_UARC_PAGES)?;
+                plan.place_icm(dev)?;
+            }
+        }
         Ok(plan)
     }
 
-    /// Lays the tables out from the start of attached memory up to the firmware: the largest first, each a power of
-    /// two in size and so aligned to it; of equal ones in the order of infinihost 6.3.
-    fn place(&mut self, limits: &Limits) -> Result<(), ProfileError> {
-        let size = |count: u32, entry: u64| {
-            let count = u64::from(count.next_power_of_two());
-            count.saturating_mul(entry.next_power_of_two())
-        };
+    /// M: pages of the driver's own doorbell records, those of both groups.
+    pub fn record_pages(&self, profile: &Profile) -> [u32; 2] {
+        let pages = |records: u64| (records * RECORD).div_ceil(PAGE) as u32;
+        let both = u64::from(profile.cqs) + u64::from(profile.qps);
+        [pages(both), pages(both + u64::from(profile.srqs))]
+    }
+
+    /// Bytes of the tables that both modes have: QPC, SRQC, CQC, extended QPC, EQC, RDB, multicast, MPT, MTT, UAR
+    /// scratch.
+    fn sizes(&self, limits: &Limits) -> [u64; 10] {
         let of = |numbers: &Numbers, entry: u64| size(1 << numbers.log_size, entry);
         let entry = &limits.entries;
         let srqc = if self.srq.count == 0 {
@@ -261,7 +329,7 @@ impl Plan {
             of(&self.srq, entry.srqc)
         };
         let rdbs = RDB_ENTRY << self.log_rdb_per_qp;
-        let sizes = [
+        [
             of(&self.qp, entry.qpc),
             srqc,
             of(&self.cq, entry.cqc),
@@ -269,39 +337,15 @@ impl Plan {
             of(&self.eq, entry.eqc),
             of(&self.qp, rdbs),
             size(1 << self.log_mcg, MCG_ENTRY),
-            size(1 << self.mpt.log_size, MPT_ENTRY),
+            size(1 << self.mpt.log_size, entry.mpt),
             size(self.segments, SEGMENT),
             size(limits.uar_pages, entry.uar_scratch),
-            size(self.avs, AV_ENTRY),
-        ];
-        let mut placed = [0; 11];
-        let mut next = limits.ddr_start;
-        for shift in (0..u64::BITS).rev() {
-            for (&bytes, at) in sizes.iter().zip(&mut placed) {
-                if bytes == 1 << shift {
-                    *at = next;
-                    next = next.saturating_add(bytes);
-                }
-            }
-        }
-        let needed = next.saturating_sub(limits.ddr_start);
-        let available = limits.firmware_start.saturating_sub(limits.ddr_start);
-        if needed > available {
-            return Err(ProfileError::DdrTooSmall { needed, available });
-        }
-        let [
-            qpc,
-            srqc,
-            cqc,
-            eqpc,
-            eqc,
-            rdb,
-            mcg,
-            mpt,
-            mtt,
-            uar_scratch,
-            av,
-        ] = placed;
+        ]
+    }
+
+    /// Takes the addresses of what [`sizes`](Self::sizes) gave.
+    const fn take_places(&mut self, places: [u64; 10]) {
+        let [qpc, srqc, cqc, eqpc, eqc, rdb, mcg, mpt, mtt, uar_scratch] = places;
         self.tables = Tables {
             qpc,
             eqpc,
@@ -313,14 +357,63 @@ impl Plan {
             mpt,
             mtt,
             uar_scratch,
-            av,
+            av: 0,
+            eec: [0; 2],
+            uarc: 0,
         };
+    }
+
+    /// Lays the tables out from the start of attached memory up to the firmware.
+    fn place_attached(&mut self, limits: &Limits) -> Result<(), ProfileError> {
+        let sizes = self.sizes(limits);
+        let mut all = [0; 11];
+        let [common @ .., av] = &mut all;
+        *common = sizes;
+        *av = size(self.avs, AV_ENTRY);
+        let (places, end) = stack(limits.ddr_start, all);
+        let needed = end.saturating_sub(limits.ddr_start);
+        let available = limits.firmware_start.saturating_sub(limits.ddr_start);
+        if needed > available {
+            return Err(ProfileError::DdrTooSmall { needed, available });
+        }
+        let [common @ .., av] = places;
+        self.take_places(common);
+        self.tables.av = av;
         Ok(())
+    }
+
+    /// Lays the tables out from address 0 of ICM, each in pages of its own.
+    fn place_icm(&mut self, limits: &Limits) -> Result<(), ProfileError> {
+        let sizes = self.sizes(limits);
+        let mut all = [0; 13];
+        let [common @ .., eec, eeec, uarc] = &mut all;
+        *common = sizes;
+        (*eec, *eeec) = (PAGE, PAGE);
+        *uarc = size(limits.uar_pages, PAGE << self.log_uarc_pages);
+        let (places, needed) = stack(0, all.map(|bytes| bytes.max(PAGE)));
+        let available = limits.max_icm;
+        if needed > available {
+            return Err(ProfileError::IcmTooSmall { needed, available });
+        }
+        let [common @ .., eec, eeec, uarc] = places;
+        self.take_places(common);
+        self.tables.eec = [eec, eeec];
+        self.tables.uarc = uarc;
+        self.icm = needed;
+        Ok(())
+    }
+
+    /// M: ICM address of the context of UAR page `page`.
+    pub const fn uarc_of(&self, page: u32) -> u64 {
+        let context = PAGE << self.log_uarc_pages;
+        self.tables
+            .uarc
+            .wrapping_add((page as u64).wrapping_mul(context))
     }
 
     /// Address of the responder resources of QP `qpn`. infinihost 6.5.
     pub const fn rdb_of(&self, qpn: u32) -> u64 {
-        let index = qpn & (1_u32 << self.qp.log_size).wrapping_sub(1);
+        let index = self.qp.entry(qpn);
         let entry = RDB_ENTRY << self.log_rdb_per_qp;
         self.tables
             .rdb
@@ -329,9 +422,14 @@ impl Plan {
 }
 
 impl MptPlan {
-    fn new(first: u32, pds: u32, [cqs, qps, srqs]: [u32; 3], regions: [u32; 3]) -> Self {
+    fn new(
+        first: u32,
+        [eqs, pds]: [u32; 2],
+        [cqs, qps, srqs]: [u32; 3],
+        regions: [u32; 3],
+    ) -> Self {
         let [mrs, mws, fmrs] = regions;
-        let vectors = first.saturating_add(EQS as u32);
+        let vectors = first.saturating_add(eqs);
         let whole = vectors.saturating_add(pds);
         let cq_rings = whole.saturating_add(pds);
         let qp_rings = cq_rings.saturating_add(cqs.saturating_mul(2));
@@ -368,7 +466,7 @@ mod tests {
     use std::vec::Vec;
 
     fn plan(profile: &Profile) -> Result<Plan, ProfileError> {
-        Plan::tavor(profile, &Limits::EXAMPLE)
+        Plan::new(&Chip::default(), profile, &Limits::EXAMPLE)
     }
 
     fn extents(plan: &Plan) -> Vec<(u64, u64)> {

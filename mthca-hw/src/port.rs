@@ -7,11 +7,11 @@
 use crate::cmd::table::{CloseIb, InitIb, SetIb};
 use crate::event::Pending;
 use crate::inner::Inner;
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use core_ib::platform::{Platform, PlatformError, Table};
 use core_ib::verbs::{PortAttr, PortEvent, PortModify, VerbsError};
 use core_ib::wire::mad::{GuidInfo, PKeyTable, PortInfo};
-use core_ib::{Gid, Guid, Mtu, PKey};
+use core_ib::{Gid, Guid, Mtu, PKey, Rate};
 use hca_abi::infinihost::port as abi;
 
 /// GUIDs of one GUIDInfo block.
@@ -32,6 +32,8 @@ struct GidEntry {
 pub(crate) struct Port<'p, P: Platform> {
     gids: Table<'p, GidEntry, P>,
     pkeys: Table<'p, AtomicU16, P>,
+    /// Its rate as last read, in units of 2.5 Gbit/s; 0 while it is not known.
+    multiple: AtomicU32,
     /// What happened and nobody has taken.
     pub events: Pending,
 }
@@ -42,8 +44,14 @@ impl<'p, P: Platform> Port<'p, P> {
         Ok(Self {
             gids: Table::new(machine, usize::from(gids), |_| GidEntry::default())?,
             pkeys: Table::new(machine, usize::from(pkeys), |_| AtomicU16::new(0))?,
+            multiple: AtomicU32::new(0),
             events: Pending::new(),
         })
+    }
+
+    /// Its rate as last read, in units of 2.5 Gbit/s; 0 while it is not known. Any context.
+    pub fn multiple(&self) -> u32 {
+        self.multiple.load(Relaxed)
     }
 
     /// Entry of the GID table as last read. Any context.
@@ -85,7 +93,11 @@ impl<P: Platform> Inner<'_, P> {
 
     /// PortInfo as it is now.
     pub fn port_info(&self, port: u8) -> Result<PortInfo, VerbsError> {
-        self.sma_get(port, PortInfo::modifier(port))
+        let info: PortInfo = self.sma_get(port, PortInfo::modifier(port))?;
+        let kept = self.check_port(port)?;
+        let multiple = info.rate().and_then(Rate::multiple).unwrap_or(0);
+        kept.multiple.store(multiple, Relaxed);
+        Ok(info)
     }
 
     pub(crate) fn query_port(&self, port: u8) -> Result<PortAttr, VerbsError> {

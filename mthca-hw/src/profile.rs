@@ -60,6 +60,9 @@ pub struct Profile {
     pub responder_depth: u32,
     /// Entries of the queue of asynchronous events and of that of command completions; rounded up to a power of two.
     pub event_entries: u32,
+    /// Completion vectors, 1 to 16: event queues among which the consumers share out their CQs, each with an interrupt
+    /// message of its own as far as the machine has messages.
+    pub completion_vectors: u16,
     /// Commands in flight, 1 to 32. 8 KB of DMA memory each.
     pub commands: u8,
     /// How long a command may take before the HCA counts as dead. infinihost 3.4.
@@ -91,6 +94,7 @@ impl Profile {
         mcast_groups: 1024,
         responder_depth: 4,
         event_entries: 256,
+        completion_vectors: 4,
         commands: 16,
         command_limit: Duration::from_secs(60),
         interrupt_test: Duration::from_millis(100),
@@ -116,6 +120,7 @@ impl Profile {
         mcast_groups: 16,
         responder_depth: 4,
         event_entries: 64,
+        completion_vectors: 1,
         commands: 2,
         ..Self::SERVER
     };
@@ -152,6 +157,13 @@ pub enum ProfileError {
         /// Bytes there are below the firmware.
         available: u64,
     },
+    /// The tables do not fit the address space that the HCA has for lent memory.
+    IcmTooSmall {
+        /// Bytes that the tables take.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+    },
 }
 
 impl fmt::Display for ProfileError {
@@ -169,6 +181,10 @@ impl fmt::Display for ProfileError {
             Self::DdrTooSmall { needed, available } => write!(
                 f,
                 "the tables take {needed} bytes of attached memory and there are {available}: lower the profile"
+            ),
+            Self::IcmTooSmall { needed, available } => write!(
+                f,
+                "the tables take {needed} bytes of ICM and there are {available}: lower the profile"
             ),
         }
     }

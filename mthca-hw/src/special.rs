@@ -4,7 +4,6 @@
 //! computes as it does the VCRC. The headers lie behind the ring, one place for each WQE, and are gathered through the
 //! ring's own region.
 
-use crate::av::static_rate;
 use crate::inner::{Inner, NOBODY};
 use crate::qp::send::{SendQueue, Wqe, put_sges};
 use core::sync::atomic::Ordering;
@@ -224,7 +223,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         let tail = [INLINE | (pad + ICRC as u32), 0, 0, 0].map(u32::to_be_bytes);
         memory.write(wqe.end as usize, &tail)?;
         wqe.end = wqe.end.wrapping_add(size_of_val(&tail) as u32);
-        let rate = static_rate(to.static_rate, core.limits.static_rates);
+        let rate = core.static_rate(&to);
         let mut control = MlxNextSegment::ZERO;
         control
             .set_vl15(smi)

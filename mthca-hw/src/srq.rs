@@ -3,16 +3,22 @@
 //! WQEs complete in any order, so there is a list of free ones. A poster takes from a list of its own, under the
 //! queue's lock; pollers of any CQ give back to another, without a lock; when its own is empty the poster takes all of
 //! the other. A WQE that is outstanding is marked so in its record, and is given back once, whatever the HCA says.
+//!
+//! In T-mode a WQE is linked to the one posted before. In M-mode it names its successor when it is posted itself, so that
+//! one WQE is always kept to be the next; the first is WQE 0. infinihost 4.8.
 
-use crate::cmd::table::{ArmSrq, Hw2SwSrq, QuerySrq, Sw2HwSrq};
+use crate::bells::{Bell, Bells};
+use crate::chip::Mode;
+use crate::cmd::table::{ArmSrq, Hw2SwSrq, QueryMSrq, QuerySrq, Sw2HwMSrq, Sw2HwSrq};
 use crate::eq::Which;
 use crate::event::Pending;
 use crate::extents::{Extent, order_of};
+use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::isr::Arm;
 use crate::mr::Ring;
 use crate::qp::send::put_sges;
-use crate::records::Records;
+use crate::records::{Record, Records};
 use crate::user::Lent;
 use crate::users::Users;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,8 +28,8 @@ use core_ib::verbs::{
     SrqHandle, SrqInit, VerbsError, kind,
 };
 use hca_abi::infinihost::cqe::Cqe;
-use hca_abi::infinihost::doorbell::ReceiveDoorbell;
-use hca_abi::infinihost::srq::{SrqContext, SrqState};
+use hca_abi::infinihost::doorbell::{ReceiveDoorbell, RecordType};
+use hca_abi::infinihost::srq::{MSrqContext, SrqContext, SrqState};
 use hca_abi::infinihost::wqe::{DataSegment, UNIT, next};
 
 /// Bytes of the longest WQE: a power of two whose count of units has six bits.
@@ -61,13 +67,29 @@ struct SrqControl {
     max_sge: u32,
 }
 
+/// What the HCA is told of an SRQ.
+struct Told {
+    /// Number of its PD.
+    pd: u32,
+    stride: u32,
+    log_count: u8,
+    lkey: u32,
+    page: u32,
+    /// M: index of its doorbell record.
+    record: u32,
+}
+
 /// The poster's side. Under the lock of its place.
 struct SrqQueue<'p, P: Platform> {
     memory: Option<DmaBuf<'p, P>>,
-    /// First of the poster's free WQEs.
+    /// First of the poster's free WQEs. M: the one that the WQE posted last calls the next.
     free: u32,
-    /// The last one posted.
+    /// T: the last one posted.
     last: u32,
+    /// M: how many were posted.
+    posted: u32,
+    /// M: the doorbell record.
+    bell: Bell,
     max_sge: u32,
     number: u32,
 }
@@ -78,6 +100,8 @@ impl<P: Platform> Default for SrqQueue<'_, P> {
             memory: None,
             free: NIL,
             last: NIL,
+            posted: 0,
+            bell: Bell::default(),
             max_sge: 0,
             number: 0,
         }
@@ -244,14 +268,36 @@ impl<'p, P: Platform> Inner<'p, P> {
         ((max_sge + 1) * SEGMENT).next_power_of_two().max(64)
     }
 
-    fn srq_context(&self, pd: u32, stride: u32) -> SrqContext {
-        let mut context = SrqContext::ZERO;
-        context
-            .set_wqe_size((stride / SEGMENT) as u8)
-            .set_state(SrqState::SOFTWARE)
-            .set_pd(pd)
-            .set_uar_page(self.uar.index);
-        context
+    /// Gives an SRQ to the HCA.
+    fn tell_srq(&self, srqn: u32, told: &Told) -> Result<(), VerbsError> {
+        self.back(Kind::Srqc, self.plan.srq.entry(srqn), 1)?;
+        match self.chip.mode {
+            Mode::T => {
+                let mut context = SrqContext::ZERO;
+                context
+                    .set_wqe_size((told.stride / SEGMENT) as u8)
+                    .set_state(SrqState::SOFTWARE)
+                    .set_pd(told.pd)
+                    .set_lkey(told.lkey)
+                    .set_uar_page(told.page);
+                let context = &context;
+                self.command(&Sw2HwSrq { srqn, context })?;
+            }
+            Mode::M => {
+                let mut context = MSrqContext::ZERO;
+                context
+                    .set_log_size(told.log_count)
+                    .set_srqn(srqn)
+                    .set_lkey(told.lkey)
+                    .set_record(told.record)
+                    .set_log_stride((told.stride.trailing_zeros() as u8).saturating_sub(4))
+                    .set_uar_page(told.page)
+                    .set_pd(told.pd);
+                let context = &context;
+                self.command(&Sw2HwMSrq { srqn, context })?;
+            }
+        }
+        Ok(())
     }
 
     /// The queue is the user's, and so is the page that rings.
@@ -264,12 +310,16 @@ impl<'p, P: Platform> Inner<'p, P> {
         lent: Lent,
     ) -> Result<(), VerbsError> {
         let stride = Self::srq_stride(init.max_sge);
-        let mut context = self.srq_context(pd_number, stride);
-        context.set_lkey(lent.lkey).set_uar_page(lent.page);
-        self.command(&Sw2HwSrq {
-            srqn: number,
-            context: &context,
-        })?;
+        let [_, record] = self.user_bells(&lent, [false, true])?;
+        let told = Told {
+            pd: pd_number,
+            stride,
+            log_count: order_of(init.max_wr.saturating_add(1)),
+            lkey: lent.lkey,
+            page: lent.page,
+            record,
+        };
+        self.tell_srq(number, &told)?;
         *control = SrqControl {
             lent: Some(lent),
             pd,
@@ -313,21 +363,34 @@ impl<'p, P: Platform> Inner<'p, P> {
                 return Err(error);
             }
         };
-        let mut context = self.srq_context(pd_number, stride);
-        context.set_lkey(ring.key);
-        let told = self.command(&Sw2HwSrq {
-            srqn: number,
-            context: &context,
+        let bell = self.bells.as_ref().map_or(Bell::default(), |bells| {
+            let bell = bells.srq(index);
+            bells.begin(bell, RecordType::SRQ, number);
+            bell
         });
-        if let Err(error) = told {
+        let told = Told {
+            pd: pd_number,
+            stride,
+            log_count,
+            lkey: ring.key,
+            page: self.uar.index,
+            record: bell.index,
+        };
+        if let Err(error) = self.tell_srq(number, &told) {
             if let Some(released) = self.end_ring(ring) {
                 released.free(memory);
             }
             self.records.give(records);
-            return Err(error.into());
+            return Err(error);
         }
         let max_sge = stride / SEGMENT - 1;
-        self.chain_free(records, count);
+        // In M-mode the one that is never used is another one each time.
+        let usable = if self.chip.is_mem_free() {
+            count
+        } else {
+            count.wrapping_sub(1)
+        };
+        self.chain_free(records, usable);
         place.freed.store(NIL, Ordering::Relaxed);
         place.records.store(records.first, Ordering::Relaxed);
         place.mask.store(count.wrapping_sub(1), Ordering::Relaxed);
@@ -337,6 +400,8 @@ impl<'p, P: Platform> Inner<'p, P> {
                 memory: Some(memory),
                 free: 0,
                 last: NIL,
+                posted: 0,
+                bell,
                 max_sge,
                 number,
             };
@@ -352,9 +417,8 @@ impl<'p, P: Platform> Inner<'p, P> {
         Ok(())
     }
 
-    /// Puts all WQEs but the last, which is never used, into one list.
-    fn chain_free(&self, records: Extent, count: u32) {
-        let usable = count.wrapping_sub(1);
+    /// Puts the first `usable` WQEs into one list.
+    fn chain_free(&self, records: Extent, usable: u32) {
         for index in 0..usable {
             if let Some(record) = self.records.get(records.first.wrapping_add(index)) {
                 let following = index.wrapping_add(1);
@@ -399,6 +463,9 @@ impl<'p, P: Platform> Inner<'p, P> {
                 released.free(memory);
             }
             if let Some(records) = control.records {
+                if let Some(bells) = &self.bells {
+                    bells.end(queue.bell);
+                }
                 self.records.give(records);
             }
             self.leave_pd(control.pd);
@@ -426,14 +493,23 @@ impl<'p, P: Platform> Inner<'p, P> {
     pub(crate) fn query_srq(&self, srq: SrqHandle) -> Result<SrqAttr, VerbsError> {
         self.cmd.health().check()?;
         self.with_srq(srq, |srqn, control| {
-            let (context, _) = self.command(&QuerySrq { srqn })?;
-            if context.state() == SrqState::ERROR {
+            let (state, limit) = match self.chip.mode {
+                Mode::T => {
+                    let (context, _) = self.command(&QuerySrq { srqn })?;
+                    (context.state(), context.limit())
+                }
+                Mode::M => {
+                    let (context, _) = self.command(&QueryMSrq { srqn })?;
+                    (context.state(), context.limit())
+                }
+            };
+            if state == SrqState::ERROR {
                 return Err(VerbsError::InvalidState { object: Srq::NAME });
             }
             Ok(SrqAttr {
                 max_wr: control.max_wr,
                 max_sge: control.max_sge,
-                limit: context.limit().into(),
+                limit: limit.into(),
             })
         })
     }
@@ -490,8 +566,45 @@ impl<P: Platform> SharedReceiveQueue for SrqRef<'_, '_, P> {
 }
 
 impl<'p, P: Platform> SrqQueue<'p, P> {
-    /// Posts `wrs` in order; one doorbell for 256. Never blocks, allocates or panics.
+    /// Posts `wrs` in order. Never blocks, allocates or panics.
     fn post(
+        &mut self,
+        core: &Inner<'p, P>,
+        place: &SrqPlace<'p, P>,
+        wrs: &[RecvWr<'_>],
+    ) -> Result<(), PostError> {
+        match &core.bells {
+            None => self.post_by_doorbell(core, place, wrs),
+            Some(bells) => self.post_by_record(core, bells, place, wrs),
+        }
+    }
+
+    /// M: one store of the record for all.
+    fn post_by_record(
+        &mut self,
+        core: &Inner<'p, P>,
+        bells: &Bells<'p, P>,
+        place: &SrqPlace<'p, P>,
+        wrs: &[RecvWr<'_>],
+    ) -> Result<(), PostError> {
+        let begin = self.posted;
+        let mut result = Ok(());
+        for (index, wr) in wrs.iter().enumerate() {
+            if let Err(cause) = self.enqueue(core, place, wr) {
+                result = Err(PostError { index, cause });
+                break;
+            }
+            self.posted = self.posted.wrapping_add(1);
+        }
+        if self.posted != begin {
+            core.machine.dma_wmb();
+            bells.count(self.bell, self.posted & 0xffff);
+        }
+        result
+    }
+
+    /// T: one doorbell for 256.
+    fn post_by_doorbell(
         &mut self,
         core: &Inner<'p, P>,
         place: &SrqPlace<'p, P>,
@@ -522,7 +635,21 @@ impl<'p, P: Platform> SrqQueue<'p, P> {
         result
     }
 
-    /// Writes one WQE and links it to the last one posted; where it is.
+    /// M: the WQE to be posted behind the free one with this record. There must be one.
+    fn successor(place: &SrqPlace<'p, P>, record: &Record) -> Result<u32, PostCause> {
+        let next = record.link.load(Ordering::Relaxed);
+        if next != NIL {
+            return Ok(next);
+        }
+        let freed = place.freed.swap(NIL, Ordering::Acquire);
+        if freed == NIL {
+            return Err(PostCause::QueueFull);
+        }
+        record.link.store(freed, Ordering::Relaxed);
+        Ok(freed)
+    }
+
+    /// Writes one WQE and links it; where it is.
     #[inline]
     fn enqueue(
         &mut self,
@@ -542,6 +669,12 @@ impl<'p, P: Platform> SrqQueue<'p, P> {
         let record = record
             .filter(|_| index != NIL)
             .ok_or(PostCause::QueueFull)?;
+        let mem_free = core.chip.is_mem_free();
+        let next = if mem_free {
+            Self::successor(place, record)?
+        } else {
+            record.link.load(Ordering::Relaxed)
+        };
         if wr.sges.len() > self.max_sge as usize {
             return Err(PostCause::TooManySge);
         }
@@ -554,12 +687,14 @@ impl<'p, P: Platform> SrqQueue<'p, P> {
             memory.write(end as usize, &DataSegment::END_OF_LIST)?;
         }
         memory.write(at as usize, &[0_u8; UNIT])?;
-        if self.last != NIL && self.last != index {
+        if mem_free {
+            memory.write_be32(at as usize + next::NDA, next << shift | 1)?;
+        } else if self.last != NIL && self.last != index {
             let before = (self.last << shift) as usize;
             memory.write_be32(before + next::NDA, at | 1)?;
             memory.write_be32(before + next::NDS, next::DBD)?;
         }
-        self.free = record.link.load(Ordering::Relaxed);
+        self.free = next;
         self.last = index;
         record.wr_id.store(wr.wr_id, Ordering::Relaxed);
         record.link.store(IN_USE, Ordering::Release);

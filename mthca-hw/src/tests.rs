@@ -14,6 +14,7 @@ use core_ib::verbs::{
     VerbsError,
 };
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
+use hca_abi::infinihost::cq::CqContext;
 use hca_abi::infinihost::eqe::{Eqe, EventType, PortChange};
 use hca_abi::infinihost::regs;
 use proptest::prelude::*;
@@ -38,26 +39,104 @@ fn is_as_it_was_found(machine: &Machine) -> bool {
     machine.pieces_out() == 0 && machine.bound() == 0 && machine.firmware().debts == 0
 }
 
+/// One of each mode.
+const BOTH: [fn() -> Machine; 2] = [Machine::new, Machine::sinai];
+
 #[test]
 fn opening_and_closing_leaves_the_hca_and_the_machine_as_they_were() {
-    let machine = Machine::new();
-    let hca = open(&machine);
-    assert_eq!(hca.query_device().node_guid, GUID);
-    assert_eq!(hca.interrupts(), Interrupts::Messages);
-    assert_eq!(machine.bound(), 3);
-    hca.close().unwrap();
-    assert!(is_as_it_was_found(&machine));
+    for (machine, name) in BOTH.map(|make| make()).iter().zip(["MT23108", "MT25204"]) {
+        let hca = open(machine);
+        assert_eq!(hca.chip().name, name);
+        assert_eq!(hca.query_device().node_guid, GUID);
+        assert_eq!(hca.interrupts(), Interrupts::Messages);
+        assert_eq!(machine.bound(), 3);
+        hca.close().unwrap();
+        assert!(is_as_it_was_found(machine));
+    }
+}
+
+#[test]
+fn a_mem_free_hca_gives_its_memory_back_in_the_order_of_the_reference() {
+    let machine = Machine::sinai();
+    drop(open(&machine));
+    let firmware = machine.firmware();
+    let of_memory = [
+        Opcode::MAP_FA,
+        Opcode::RUN_FW,
+        Opcode::SET_ICM_SIZE,
+        Opcode::MAP_ICM_AUX,
+        Opcode::INIT_HCA,
+        Opcode::CLOSE_HCA,
+        Opcode::UNMAP_ICM,
+        Opcode::UNMAP_ICM_AUX,
+        Opcode::UNMAP_FA,
+    ];
+    let seen = firmware.seen.iter().map(|seen| seen.opcode);
+    let mut seen: Vec<Opcode> = seen.filter(|opcode| of_memory.contains(opcode)).collect();
+    seen.dedup();
+    assert_eq!(seen, of_memory, "infinihost 9.2, 9.4");
 }
 
 #[test]
 fn an_hca_that_does_not_interrupt_by_messages_is_tried_by_its_pin() {
-    for (messages, expected) in [
-        (32, Interrupts::Messages),
-        (2, Interrupts::Pin),
-        (0, Interrupts::Pin),
+    for (messages, id, expected) in [
+        (32, 0x5a44_15b3, Interrupts::Messages),
+        (2, 0x5a44_15b3, Interrupts::Pin),
+        (0, 0x5a44_15b3, Interrupts::Pin),
+        (32, 0x6282_15b3, Interrupts::Messages),
+        (0, 0x6282_15b3, Interrupts::Pin),
     ] {
-        let machine = Machine::with(messages, 0x5a44_15b3);
+        let machine = Machine::with(messages, id);
         assert_eq!(open_with(&machine, Interrupts::Messages), Ok(expected));
+        assert!(is_as_it_was_found(&machine));
+    }
+}
+
+#[test]
+fn completions_are_told_by_the_vector_of_their_cq_or_the_first_where_messages_are_few() {
+    for (messages, expected) in [(32, [0, 3, 4]), (4, [0, 3, 0]), (3, [0, 0, 0])] {
+        let machine = Machine::with(messages, 0x6274_15b3);
+        let profile = Profile {
+            completion_vectors: 3,
+            ..Profile::SMALL
+        };
+        let hca = Hca::open(&machine, &NoWake, &profile).unwrap();
+        assert_eq!(hca.query_device().completion_vectors, 3);
+        assert_eq!(
+            [0, 1, 2].map(|vector| hca.message_of(vector)),
+            expected.map(Some)
+        );
+        let init = |vector| CqInit {
+            cqe: 15,
+            vector,
+            owner: Owner::Kernel,
+        };
+        for (vector, place) in (0..).zip([0, 3, 4]) {
+            let cq = hca.create_cq(&init(vector)).unwrap().handle;
+            let context = {
+                let firmware = machine.firmware();
+                let last = firmware.seen.last().unwrap();
+                CqContext::read_from_bytes(&last.input[..]).unwrap()
+            };
+            assert_eq!(context.completion_eqn(), 1 + place);
+            let mut eqe = Eqe::ZERO;
+            eqe.set_event_type(EventType::COMPLETION)
+                .set_number(context.cqn());
+            machine.event(1 + place, eqe);
+            machine.deliver();
+            assert!(hca.take_cq_event(cq), "vector {vector} of {messages}");
+            hca.destroy_cq(cq).unwrap();
+        }
+        let beyond = hca.create_cq(&init(3));
+        assert!(matches!(
+            beyond,
+            Err(VerbsError::InvalidAttr {
+                found: 3,
+                allowed: 2,
+                ..
+            })
+        ));
+        hca.close().unwrap();
         assert!(is_as_it_was_found(&machine));
     }
 }
@@ -84,15 +163,19 @@ fn an_hca_that_does_not_interrupt_at_all_can_be_polled_and_nothing_else() {
 
 #[test]
 fn a_failure_at_any_step_leaves_the_hca_as_it_was_found() {
+    BOTH.into_iter().for_each(fails_at_any_step);
+}
+
+fn fails_at_any_step(make: fn() -> Machine) {
     let commands = {
-        let machine = Machine::new();
+        let machine = make();
         open(&machine);
         machine.firmware().seen.len()
     };
     let refused = Reply::Status(CmdStatus::INTERNAL_ERR);
     for reply in [refused, Reply::Silence] {
         for nth in 0..commands {
-            let machine = Machine::new();
+            let machine = make();
             machine.firmware().nth = Some((nth, reply));
             let result = Hca::open(&machine, &NoWake, &Profile::SMALL).map(drop);
             let firmware = machine.firmware();
@@ -120,9 +203,13 @@ fn a_failure_at_any_step_leaves_the_hca_as_it_was_found() {
 
 #[test]
 fn a_machine_that_runs_out_of_memory_anywhere_gets_all_of_it_back() {
+    BOTH.into_iter().for_each(runs_out_of_memory);
+}
+
+fn runs_out_of_memory(make: fn() -> Machine) {
     let mut allowed = 0;
     loop {
-        let machine = Machine::new();
+        let machine = make();
         machine.allow_allocations(Some(allowed));
         let result = Hca::open(&machine, &NoWake, &Profile::SMALL).map(drop);
         assert!(is_as_it_was_found(&machine), "after {allowed}: {result:?}");
@@ -136,7 +223,7 @@ fn a_machine_that_runs_out_of_memory_anywhere_gets_all_of_it_back() {
 }
 
 #[test]
-fn what_is_not_a_tavor_is_left_alone() {
+fn what_is_not_an_infinihost_is_left_alone() {
     for (id, cause) in [
         (
             0x1234_15b3,
@@ -152,7 +239,6 @@ fn what_is_not_a_tavor_is_left_alone() {
                 device: 0x5a44,
             },
         ),
-        (0x6274_1867, OpenCause::MemFree { device: 0x6274 }),
         (u32::MAX, OpenCause::Gone),
     ] {
         let machine = Machine::with(0, id);
@@ -182,12 +268,13 @@ fn an_hca_is_busy_while_an_object_lives() {
 
 #[test]
 fn dropping_an_hca_ends_what_lives_on_it() {
-    let machine = Machine::new();
-    let hca = open(&machine);
-    let pd = hca.alloc_pd().unwrap();
-    hca.whole_memory_key(pd).unwrap();
-    drop(hca);
-    assert!(is_as_it_was_found(&machine));
+    for machine in BOTH.map(|make| make()) {
+        let hca = open(&machine);
+        let pd = hca.alloc_pd().unwrap();
+        hca.whole_memory_key(pd).unwrap();
+        drop(hca);
+        assert!(is_as_it_was_found(&machine));
+    }
 }
 
 // Commands.

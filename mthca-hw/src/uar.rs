@@ -1,9 +1,11 @@
-//! The kernel's doorbell page: UAR page of BAR 2. infinihost 2.7, 2.8.
+//! The kernel's doorbell page: UAR page of BAR 2. infinihost 2.7 to 2.9.
 //!
 //! A doorbell is one 64-bit store. The page is mapped uncached, so doorbells arrive in program order.
 
 use core_ib::platform::{Caching, Platform, Registers, Result};
-use hca_abi::infinihost::doorbell::{CqDoorbell, EqCommand, EqDoorbell, ReceiveDoorbell};
+use hca_abi::infinihost::doorbell::{
+    CqDoorbell, EqCommand, EqDoorbell, MCqDoorbell, ReceiveDoorbell,
+};
 use hca_abi::infinihost::pci::BAR_UAR;
 use hca_abi::infinihost::regs::uar;
 
@@ -26,25 +28,31 @@ impl<R: Registers> Uar<R> {
         Ok(Self { page, index })
     }
 
-    /// A `SendDoorbell`, encoded. Any context, as all doorbells.
+    /// The doorbell of a send queue in either mode, encoded. Any context, as all doorbells.
     #[inline]
     pub fn ring_send(&self, doorbell: u64) {
         self.page.write_be64(uar::SEND, doorbell);
     }
 
-    /// For a receive queue or an SRQ.
+    /// For a receive queue or an SRQ. T-mode.
     #[inline]
     pub fn ring_receive(&self, doorbell: ReceiveDoorbell) {
         self.page.write_be64(uar::RECEIVE, doorbell.encode());
     }
 
-    /// For a CQ.
+    /// For a CQ. T-mode.
     #[inline]
     pub fn ring_cq(&self, doorbell: CqDoorbell) {
         self.page.write_be64(uar::CQ, doorbell.encode());
     }
 
-    /// For an EQ.
+    /// Arms a CQ. M-mode.
+    #[inline]
+    pub fn arm_cq(&self, doorbell: MCqDoorbell) {
+        self.page.write_be64(uar::CQ, doorbell.encode());
+    }
+
+    /// For an EQ. T-mode.
     #[inline]
     pub fn ring_eq(&self, eqn: u8, command: EqCommand, parameter: u32) {
         let doorbell = EqDoorbell {

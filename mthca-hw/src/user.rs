@@ -4,12 +4,21 @@
 //! A queue names the one page that may ring for it, and the HCA refuses any other. So what a user can do wrong hurts
 //! nobody else: the driver only tells the HCA where the queues are, takes no part in posting or polling, and refuses
 //! references for the data path to what is a user's.
+//!
+//! In M-mode the doorbell records are in pages of the user's, which the driver puts behind the context of the doorbell
+//! page when the first queue names them, and takes back when the context ends. infinihost 11.2.
 
+use crate::chip::Chip;
+use crate::cmd::CmdError;
+use crate::cmd::table::UnmapIcm;
+use crate::icm;
 use crate::inner::Inner;
+use crate::plan::Plan;
+use crate::profile::Profile;
 use crate::uar::PAGE;
 use crate::users::Users;
 use core_ib::LKey;
-use core_ib::platform::Platform;
+use core_ib::platform::{DmaAddr, Platform, PlatformError, Table};
 use core_ib::verbs::{CqHandle, Object, Owner, QpInit, UserHandle, VerbsError, kind};
 
 /// One context.
@@ -34,6 +43,54 @@ pub(crate) struct Lent {
     pub page: u32,
     /// Key of the memory that the queue lies in.
     pub lkey: u32,
+    /// M: pages of its doorbell records: of group 1, of group 2.
+    pub pages: [u64; 2],
+    /// M: where in the context the records are.
+    pub indices: [u32; 2],
+}
+
+/// Doorbell records in a page.
+const RECORDS: u32 = 512;
+
+/// The pages of doorbell records that user contexts gave. M-mode.
+pub(crate) struct UserPages<'p, P: Platform> {
+    /// Pages of one context.
+    each: u32,
+    /// Of each context its pages, in order: the bus address of what is behind each.
+    table: Table<'p, Option<u64>, P>,
+}
+
+impl<'p, P: Platform> UserPages<'p, P> {
+    /// None given yet; there is room for those of all contexts. In T-mode there are none. Set-up only.
+    pub fn new(
+        machine: &'p P,
+        chip: &Chip,
+        plan: &Plan,
+        profile: &Profile,
+    ) -> Result<Self, PlatformError> {
+        let each = 1 << plan.log_uarc_pages;
+        let count = if chip.is_mem_free() {
+            each as usize * profile.users as usize
+        } else {
+            0
+        };
+        let table = Table::new(machine, count, |_| None)?;
+        Ok(Self { each, table })
+    }
+
+    fn of(&mut self, context: u32) -> &mut [Option<u64>] {
+        let first = context as usize * self.each as usize;
+        let pages = self.table.get_mut(first..first + self.each as usize);
+        pages.unwrap_or_default()
+    }
+}
+
+impl Lent {
+    /// Page and place of each of its doorbell records.
+    fn bells(&self) -> [(u64, u32); 2] {
+        let ([first, second], [one, other]) = (self.pages, self.indices);
+        [(first, one), (second, other)]
+    }
 }
 
 /// Offset of the address of the doorbell BAR in PCI configuration space: its low half, then its high half.
@@ -75,6 +132,12 @@ impl<P: Platform> Inner<'_, P> {
         let busy = |holders| VerbsError::Busy { object, holders };
         held.users.close().map_err(busy)?;
         drop(held);
+        if let Err(error) = self.give_user_pages(user.index()) {
+            if let Ok(held) = self.contexts.get(user) {
+                held.users.open();
+            }
+            return Err(error);
+        }
         if let Err(error) = self.contexts.remove(user) {
             if let Ok(held) = self.contexts.get(user) {
                 held.users.open();
@@ -90,6 +153,7 @@ impl<P: Platform> Inner<'_, P> {
             return Ok(None);
         };
         let LKey(lkey) = buffer.lkey;
+        let (pages, indices) = (buffer.doorbell_pages, buffer.doorbell_indices);
         let held = self.contexts.get(buffer.context)?;
         if !held.users.enter() {
             return Err(VerbsError::InvalidHandle { object: User::NAME });
@@ -99,7 +163,89 @@ impl<P: Platform> Inner<'_, P> {
             context,
             page: self.user_page(context),
             lkey,
+            pages: pages.map(DmaAddr::get),
+            indices,
         }))
+    }
+
+    /// M: sees to it that the HCA finds the doorbell records of a queue, of which `wanted` are there: that of group 1, that
+    /// of group 2. Their places in the context. In T-mode there are none. Control context; may block.
+    pub(crate) fn user_bells(
+        &self,
+        lent: &Lent,
+        wanted: [bool; 2],
+    ) -> Result<[u32; 2], VerbsError> {
+        if self.chip.is_mem_free() {
+            for (is_wanted, (page, index)) in wanted.into_iter().zip(lent.bells()) {
+                if is_wanted {
+                    self.map_user_page(lent, page, index)?;
+                }
+            }
+        }
+        Ok(lent.indices)
+    }
+
+    /// Puts a user's page behind its context, the first time; afterwards it has to be the same one.
+    fn map_user_page(&self, lent: &Lent, page: u64, index: u32) -> Result<(), VerbsError> {
+        let invalid = |field, found, allowed| {
+            Err(VerbsError::InvalidAttr {
+                field,
+                found,
+                allowed,
+            })
+        };
+        self.user_pages.with(|pages| {
+            let records = u64::from(pages.each) * u64::from(RECORDS);
+            let number = index / RECORDS;
+            let Some(known) = pages.of(lent.context).get_mut(number as usize) else {
+                return invalid("doorbell record", index.into(), records - 1);
+            };
+            if !page.is_multiple_of(PAGE as u64) {
+                return invalid("doorbell page", page, !(PAGE as u64 - 1));
+            }
+            match *known {
+                Some(there) if there == page => Ok(()),
+                Some(there) => invalid("doorbell page", page, there),
+                None => {
+                    let address = self.user_page_address(lent.page, number);
+                    let mapped = icm::map(address, page, PAGE as u64, |command| {
+                        self.command(command).map(drop)
+                    });
+                    // Without an answer it may have been taken.
+                    let refused = |error: &CmdError| error.status().is_some();
+                    if !mapped.as_ref().is_err_and(refused) {
+                        *known = Some(page);
+                    }
+                    Ok(mapped?)
+                }
+            }
+        })
+    }
+
+    fn user_page_address(&self, uar: u32, number: u32) -> u64 {
+        let at = u64::from(number).wrapping_mul(PAGE as u64);
+        self.plan.uarc_of(uar).wrapping_add(at)
+    }
+
+    /// M: takes the pages of a context back from the HCA, so that they are the user's alone.
+    fn give_user_pages(&self, context: u32) -> Result<(), VerbsError> {
+        let uar = self.user_page(context);
+        self.user_pages.with(|pages| {
+            for (number, page) in (0..).zip(pages.of(context)) {
+                if page.is_none() {
+                    continue;
+                }
+                let address = self.user_page_address(uar, number);
+                match self.command(&UnmapIcm { address, pages: 1 }) {
+                    Ok(_) => {}
+                    Err(error) if error.status().is_some() => return Err(error.into()),
+                    Err(_) if self.released_by_reset().is_some() => {}
+                    Err(error) => return Err(error.into()),
+                }
+                *page = None;
+            }
+            Ok(())
+        })
     }
 
     /// One less.

@@ -147,7 +147,6 @@ const fn of_stack(error: &StackError) -> Outcome {
 const fn of_open(cause: &OpenCause) -> Outcome {
     match *cause {
         OpenCause::Gone | OpenCause::NotAnInfiniHost { .. } => Outcome::NoDevice,
-        OpenCause::MemFree { .. } => Outcome::Unsupported,
         OpenCause::Platform(_) => Outcome::NoMemory,
         OpenCause::Query(error) => of_verbs(error),
         _ => Outcome::Failed,

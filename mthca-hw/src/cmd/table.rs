@@ -11,6 +11,8 @@ use hca_abi::infinihost::mgm::Mgm;
 use hca_abi::infinihost::mpt::Mpt;
 use hca_abi::infinihost::mtt::{Mtt, WriteMttHeader};
 use hca_abi::infinihost::qp::QpMailbox;
+use hca_abi::infinihost::srq::{MSrqContext, SrqContext};
+use hca_abi::infinihost::vpm::VpmEntry;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Writes a command down: its row of the reference's table, then what of the value goes where.
@@ -72,6 +74,109 @@ command! {
     QueryDdr = QUERY_DDR, A {}
     output hca_abi::infinihost::fw::DdrInfo;
 }
+
+command! {
+    /// Turns on memory attached to an HCA of the M-mode. With
+    /// [`LAM_NOT_PRE`](hca_abi::infinihost::cmd::CmdStatus::LAM_NOT_PRE) there is none. [`SysDis`] turns it off.
+    EnableLam = ENABLE_LAM, C {}
+    output hca_abi::infinihost::fw::DdrInfo;
+}
+
+/// Blocks that one command maps at most.
+pub const BLOCKS: usize = 16;
+
+/// Gives the HCA blocks of host memory; what for is in [`Opcode`]: MAP_FA, MAP_ICM_AUX, MAP_ICM.
+#[derive(Clone, Copy, Debug)]
+pub struct MapBlocks<const OPCODE: u16> {
+    blocks: [VpmEntry; BLOCKS],
+    count: usize,
+}
+
+impl<const OPCODE: u16> MapBlocks<OPCODE> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self {
+            blocks: [VpmEntry::ZERO; BLOCKS],
+            count: 0,
+        }
+    }
+
+    /// None yet?
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Does one more fit?
+    pub const fn has_room(&self) -> bool {
+        self.count < BLOCKS
+    }
+
+    /// One more. Without room nothing happens.
+    pub fn push(&mut self, block: VpmEntry) {
+        if let Some(place) = self.blocks.get_mut(self.count) {
+            *place = block;
+            self.count += 1;
+        }
+    }
+}
+
+impl<const OPCODE: u16> Command for MapBlocks<OPCODE> {
+    const NAME: &'static str = match Opcode(OPCODE).name() {
+        Some(name) => name,
+        None => "mapping of blocks",
+    };
+    const OPCODE: Opcode = Opcode(OPCODE);
+    const CLASS: TimeoutClass = TimeoutClass::B;
+    type Input = [VpmEntry; BLOCKS];
+    type Output = ();
+
+    fn input(&self) -> &[VpmEntry; BLOCKS] {
+        &self.blocks
+    }
+    fn input_modifier(&self) -> u32 {
+        self.count as u32
+    }
+}
+
+command! {
+    /// Starts the firmware in the memory that it was given.
+    RunFw = RUN_FW, A {}
+}
+
+command! {
+    /// Stops it; afterwards the HCA does not touch that memory.
+    UnmapFa = UNMAP_FA, B {}
+}
+impl TakesBack for UnmapFa {}
+
+command! {
+    /// Says how much ICM is used; the immediate result is how many pages of auxiliary memory that takes.
+    SetIcmSize = SET_ICM_SIZE, A {
+        /// Bytes of ICM.
+        bytes: u64,
+    }
+    output Immediate;
+    immediate(c) c.bytes;
+}
+
+command! {
+    /// Takes the auxiliary memory back.
+    UnmapIcmAux = UNMAP_ICM_AUX, B {}
+}
+impl TakesBack for UnmapIcmAux {}
+
+command! {
+    /// Takes ICM pages back.
+    UnmapIcm = UNMAP_ICM, B {
+        /// First byte in ICM.
+        address: u64,
+        /// Pages of 4 KB.
+        pages: u32,
+    }
+    immediate(c) c.address;
+    modifier(c) c.pages;
+}
+impl TakesBack for UnmapIcm {}
 
 command! {
     /// Limits.
@@ -438,35 +543,57 @@ command! {
 }
 
 command! {
-    /// Gives an SRQ to the HCA.
+    /// Gives an SRQ to the HCA. T-mode.
     Sw2HwSrq<'a> = SW2HW_SRQ, A {
         /// Its number.
         srqn: u32,
         /// Its context.
-        context: &'a hca_abi::infinihost::srq::SrqContext,
+        context: &'a SrqContext,
     }
-    input context: hca_abi::infinihost::srq::SrqContext;
+    input context: SrqContext;
     modifier(c) c.srqn;
 }
 
 command! {
-    /// Takes it back.
+    /// The same in M-mode.
+    Sw2HwMSrq<'a> = SW2HW_SRQ, A {
+        /// Its number.
+        srqn: u32,
+        /// Its context.
+        context: &'a MSrqContext,
+    }
+    input context: MSrqContext;
+    modifier(c) c.srqn;
+}
+
+command! {
+    /// Takes it back. What comes out is a context of either mode.
     Hw2SwSrq = HW2SW_SRQ, A {
         /// Its number.
         srqn: u32,
     }
-    output hca_abi::infinihost::srq::SrqContext;
+    output MSrqContext;
     modifier(c) c.srqn;
 }
 impl TakesBack for Hw2SwSrq {}
 
 command! {
-    /// Shows an SRQ.
+    /// Shows an SRQ. T-mode.
     QuerySrq = QUERY_SRQ, A {
         /// Its number.
         srqn: u32,
     }
-    output hca_abi::infinihost::srq::SrqContext;
+    output SrqContext;
+    modifier(c) c.srqn;
+}
+
+command! {
+    /// The same in M-mode.
+    QueryMSrq = QUERY_SRQ, A {
+        /// Its number.
+        srqn: u32,
+    }
+    output MSrqContext;
     modifier(c) c.srqn;
 }
 

@@ -7,18 +7,22 @@
 mod poll;
 mod ring;
 
+use crate::chip::Mode;
 use crate::cmd::table::{Hw2SwCq, ResizeCq, Sw2HwCq};
 use crate::eq::Which;
 use crate::health::End;
+use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::mr::Ring;
 use crate::user::Lent;
 use crate::users::Users;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core_ib::LKey;
 use core_ib::platform::{Gate, Lock, Platform};
 use core_ib::verbs::{Access, CqHandle, CqInit, Created, Object, VerbsError, kind};
 use hca_abi::infinihost::cmd::CmdStatus;
 use hca_abi::infinihost::cq::{CqContext, CqState};
+use hca_abi::infinihost::doorbell::RecordType;
 use hca_abi::infinihost::resize_cq;
 
 pub use poll::CqRef;
@@ -64,6 +68,8 @@ pub(crate) struct CqPlace<'p, P: Platform> {
     error: AtomicU32,
     /// It was armed for any completion, and has not fired since.
     pub armed_any: AtomicBool,
+    /// M: which arming comes next, by which the HCA tells it from one that has fired. The low two bits count.
+    sequence: AtomicU32,
     pub users: Users,
 }
 
@@ -77,6 +83,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
             ready: AtomicU64::new(0),
             error: AtomicU32::new(0),
             armed_any: AtomicBool::new(false),
+            sequence: AtomicU32::new(0),
             users: Users::closed(),
         }
     }
@@ -84,6 +91,16 @@ impl<'p, P: Platform> CqPlace<'p, P> {
     /// Number of the CQ, if there is one. Any context.
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Acquire)
+    }
+
+    /// M: an event was delivered, so that the next arming is a new one. Any context.
+    pub fn next_sequence(&self) {
+        self.sequence.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// M: the number of the next arming. Any context.
+    pub fn sequence(&self) -> u8 {
+        self.sequence.load(Ordering::Acquire) as u8 & 3
     }
 
     /// It has fired. Any context.
@@ -167,17 +184,18 @@ impl<'p, P: Platform> Inner<'p, P> {
     pub(crate) fn create_cq(&self, init: &CqInit) -> Result<Created<CqHandle>, VerbsError> {
         self.cmd.health().check()?;
         let log_size = self.cq_log_size(init.cqe)?;
-        if init.vector != 0 {
+        let vectors = self.profile.completion_vectors;
+        if init.vector >= vectors {
             return Err(VerbsError::InvalidAttr {
                 field: "completion vector",
                 found: u64::from(init.vector),
-                allowed: 0,
+                allowed: u64::from(vectors) - 1,
             });
         }
         let lent = self.enter_user(&init.owner)?;
         let made = match lent {
-            Some(lent) => self.create_user_cq(lent, log_size),
-            None => self.create_kernel_cq(log_size),
+            Some(lent) => self.create_user_cq(lent, log_size, init.vector),
+            None => self.create_kernel_cq(log_size, init.vector),
         };
         if made.is_err() {
             self.leave_user(lent);
@@ -186,15 +204,25 @@ impl<'p, P: Platform> Inner<'p, P> {
     }
 
     /// The ring is the user's, in the PD of its region, and so is the page that rings.
-    fn create_user_cq(&self, lent: Lent, log_size: u8) -> Result<Created<CqHandle>, VerbsError> {
+    fn create_user_cq(
+        &self,
+        lent: Lent,
+        log_size: u8,
+        vector: u16,
+    ) -> Result<Created<CqHandle>, VerbsError> {
         let pd = self.pd_of_key(lent.lkey)?;
+        let bells = self.user_bells(&lent, [true, true])?;
         let vacant = self.cqs.reserve()?;
         let (index, generation) = (vacant.index(), vacant.generation());
         let place = self.cq_places.get(index as usize).ok_or(STALE)?;
         place.gate.with(|control| {
             let number = self.plan.cq.number(index, generation);
-            let mut context = self.cq_context(number, log_size, lent.lkey);
-            context.set_pd(pd).set_uar_page(lent.page);
+            let mut context = self.cq_context(number, log_size, lent.lkey, bells);
+            context
+                .set_completion_eqn(self.eqn(Which::Completion(vector)))
+                .set_pd(pd)
+                .set_uar_page(lent.page);
+            self.back(Kind::Cqc, self.plan.cq.entry(number), 1)?;
             self.command(&Sw2HwCq {
                 cqn: number,
                 context: &context,
@@ -215,6 +243,7 @@ impl<'p, P: Platform> Inner<'p, P> {
     fn publish_cq(&self, place: &CqPlace<'p, P>, number: u32, generation: u32) {
         place.error.store(0, Ordering::Relaxed);
         place.armed_any.store(false, Ordering::Relaxed);
+        place.sequence.store(1, Ordering::Relaxed); // infinihost 4.5.4
         place
             .ready
             .store(u64::from(generation) << 32, Ordering::Relaxed);
@@ -225,24 +254,31 @@ impl<'p, P: Platform> Inner<'p, P> {
         }
     }
 
-    fn create_kernel_cq(&self, log_size: u8) -> Result<Created<CqHandle>, VerbsError> {
+    fn create_kernel_cq(&self, log_size: u8, vector: u16) -> Result<Created<CqHandle>, VerbsError> {
         let vacant = self.cqs.reserve()?;
         let (index, generation) = (vacant.index(), vacant.generation());
         let place = self.cq_places.get(index as usize).ok_or(STALE)?;
         place.gate.with(|control| {
             let number = self.plan.cq.number(index, generation);
+            self.back(Kind::Cqc, self.plan.cq.entry(number), 1)?;
             let (entries, ring) = self.begin_cq_ring(index, false, log_size)?;
-            let context = self.cq_context(number, log_size, ring.key);
+            let bells = self.begin_cq_bells(index, number);
+            let mut context = self.cq_context(number, log_size, ring.key, bells);
+            context.set_completion_eqn(self.eqn(Which::Completion(vector)));
             let told = self.command(&Sw2HwCq {
                 cqn: number,
                 context: &context,
             });
             if let Err(error) = told {
+                self.end_cq_bells(index);
                 self.end_cq_ring(Some(ring), Some(entries));
                 return Err(error.into());
             }
             let size = entries.capacity();
-            place.queue.with(|queue| queue.begin(index, entries));
+            let runs_free = self.chip.is_mem_free();
+            place
+                .queue
+                .with(|queue| queue.begin(index, entries, runs_free));
             *control = CqControl {
                 ring: Some(ring),
                 ..CqControl::default()
@@ -254,16 +290,46 @@ impl<'p, P: Platform> Inner<'p, P> {
         })
     }
 
-    fn cq_context(&self, number: u32, log_size: u8, lkey: u32) -> CqContext {
-        let eqn = |which| self.eq(which).map_or(0, |eq| eq.eqn);
+    fn eqn(&self, which: Which) -> u8 {
+        self.eq(which).map_or(0, |eq| eq.eqn)
+    }
+
+    /// Indices of the doorbell records of the driver's CQ in place `index`: of arming, of the consumer index.
+    fn begin_cq_bells(&self, index: u32, number: u32) -> [u32; 2] {
+        let Some(bells) = &self.bells else {
+            return [0; 2];
+        };
+        let (arm, consumer) = (bells.arm(index), bells.consumer(index));
+        bells.begin(arm, RecordType::CQ_ARM, number);
+        bells.begin(consumer, RecordType::CQ_SET_CI, number);
+        [arm.index, consumer.index]
+    }
+
+    fn end_cq_bells(&self, index: u32) {
+        if let Some(bells) = &self.bells {
+            bells.end(bells.arm(index));
+            bells.end(bells.consumer(index));
+        }
+    }
+
+    fn cq_context(
+        &self,
+        number: u32,
+        log_size: u8,
+        lkey: u32,
+        [arm, consumer]: [u32; 2],
+    ) -> CqContext {
         let mut context = CqContext::ZERO;
+        match self.chip.mode {
+            Mode::T => context
+                .set_translate(true)
+                .set_error_eqn(self.eqn(Which::Async)),
+            Mode::M => context.set_arm_record(arm).set_set_ci_record(consumer),
+        };
         context
-            .set_translate(true)
             .set_state(CqState::DISARMED)
             .set_log_size(log_size)
             .set_uar_page(self.uar.index)
-            .set_error_eqn(eqn(Which::Async))
-            .set_completion_eqn(eqn(Which::Completion))
             .set_pd(self.own_pd())
             .set_lkey(lkey)
             .set_cqn(number);
@@ -288,6 +354,9 @@ impl<'p, P: Platform> Inner<'p, P> {
             let next = u64::from(cq.generation().wrapping_add(1)) << 32;
             place.ready.store(next, Ordering::Release);
             let entries = place.queue.with(CqQueue::end);
+            if control.lent.is_none() {
+                self.end_cq_bells(cq.index());
+            }
             self.end_cq_ring(control.ring.take(), entries);
             self.leave_user(control.lent.take());
             place.error.store(0, Ordering::Relaxed);
@@ -302,9 +371,8 @@ impl<'p, P: Platform> Inner<'p, P> {
         place.gate.with(|control| {
             let number = self.cqs.get(cq)?.number;
             if control.lent.is_some() {
-                return Err(VerbsError::Unsupported {
-                    feature: "resizing a CQ of a user context",
-                });
+                // The ring is the user's to make: `resize_user_cq`.
+                return Err(VerbsError::InvalidState { object: Cq::NAME });
             }
             let (old_size, waiting) = place.queue.with(|queue| queue.fill());
             let size = (1_u32 << log_size).wrapping_sub(1);
@@ -345,6 +413,48 @@ impl<'p, P: Platform> Inner<'p, P> {
             let old_ring = control.ring.replace(ring);
             self.end_cq_ring(old_ring, old);
             Ok(size)
+        })
+    }
+
+    /// The user made the ring, and copies what it has not polled.
+    pub(crate) fn resize_user_cq(
+        &self,
+        cq: CqHandle,
+        cqe: u32,
+        lkey: LKey,
+    ) -> Result<u32, VerbsError> {
+        self.cmd.health().check()?;
+        let log_size = self.cq_log_size(cqe)?;
+        let LKey(lkey) = lkey;
+        let place = self.cq_places.get(cq.index() as usize).ok_or(STALE)?;
+        place.gate.with(|control| {
+            let cqn = self.cqs.get(cq)?.number;
+            let Some(lent) = &mut control.lent else {
+                return Err(VerbsError::InvalidState { object: Cq::NAME });
+            };
+            let (pd, there) = (self.pd_of_key(lkey)?, self.pd_of_key(lent.lkey)?);
+            if pd != there {
+                return Err(VerbsError::InvalidAttr {
+                    field: "PD of the ring",
+                    found: pd.into(),
+                    allowed: there.into(),
+                });
+            }
+            let mut settings = resize_cq::ResizeCq::ZERO;
+            settings.set_log_size(log_size).set_lkey(lkey);
+            let ring = &settings;
+            if let Err(error) = self.command(&ResizeCq { cqn, ring }) {
+                return Err(match error.status() {
+                    Some(CmdStatus::BAD_SIZE) => VerbsError::InvalidAttr {
+                        field: "CQ entries, for those that are waiting",
+                        found: cqe.into(),
+                        allowed: 0,
+                    },
+                    _ => error.into(),
+                });
+            }
+            lent.lkey = lkey;
+            Ok((1_u32 << log_size).wrapping_sub(1))
         })
     }
 

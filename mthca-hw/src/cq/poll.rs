@@ -6,6 +6,7 @@
 
 use super::ring::{Chain, CqQueue, Entries};
 use super::{Cq, CqPlace, FIRED};
+use crate::bells::Bells;
 use crate::event::Strays;
 use crate::inner::{Inner, NOBODY};
 use crate::qp::{QpPlace, Queue};
@@ -17,7 +18,9 @@ use core_ib::verbs::{
 };
 use core_ib::{Lid, Qpn, Sl};
 use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
-use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
+use hca_abi::infinihost::doorbell::{
+    CqCommand, CqDoorbell, DoorbellRecord, MArm, MCqDoorbell, RecordType,
+};
 use hca_abi::infinihost::wqe::WqeOpcode;
 
 /// A resolved CQ.
@@ -58,20 +61,23 @@ impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
 
     #[inline]
     fn req_notify(&self, kind: NotifyKind) -> Result<(), VerbsError> {
-        let command = match kind {
+        let (command, arm) = match kind {
             NotifyKind::Any => {
                 self.place.armed_any.store(true, Ordering::Relaxed);
-                CqCommand::ARM
+                (CqCommand::ARM, MArm::ANY)
             }
             // Arming for less does not take back arming for more (verbs 5.4), and the HCA would.
             NotifyKind::Solicited if self.place.armed_any.load(Ordering::Relaxed) => return Ok(()),
-            NotifyKind::Solicited => CqCommand::ARM_SOLICITED,
+            NotifyKind::Solicited => (CqCommand::ARM_SOLICITED, MArm::SOLICITED),
         };
-        self.core.uar.ring_cq(CqDoorbell {
-            command,
-            cqn: self.held.number,
-            parameter: CqDoorbell::KNOWN_INDEX,
-        });
+        match &self.core.bells {
+            None => self.core.uar.ring_cq(CqDoorbell {
+                command,
+                cqn: self.held.number,
+                parameter: CqDoorbell::KNOWN_INDEX,
+            }),
+            Some(bells) => self.arm_by_record(bells, arm),
+        }
         if !self.core.cmd.health().is_alive() {
             self.arm_by_software();
         }
@@ -83,7 +89,32 @@ impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
     }
 }
 
-impl<P: Platform> CqRef<'_, '_, P> {
+impl<'p, P: Platform> CqRef<'_, 'p, P> {
+    /// M: the record says what the doorbell says, and the doorbell that it does. infinihost 2.10, 2.11. Under the lock of
+    /// the queue, so that the counter is the right one and two that arm do not mix.
+    #[inline]
+    fn arm_by_record(&self, bells: &Bells<'p, P>, arm: MArm) {
+        let number = self.held.number;
+        self.place.queue.with(|queue| {
+            let (counter, sequence) = (queue.consumer, self.place.sequence());
+            let mut record = DoorbellRecord::ZERO;
+            record
+                .set_counter(counter)
+                .set_number(number)
+                .set_record_type(RecordType::CQ_ARM)
+                .set_sequence(sequence)
+                .set_arm(arm);
+            bells.write(bells.arm(queue.index), &record);
+            self.core.machine.dma_wmb();
+            self.core.uar.arm_cq(MCqDoorbell {
+                sequence,
+                arm,
+                cqn: number,
+                counter,
+            });
+        });
+    }
+
     /// The HCA has ended: the CQ fires for what there is.
     #[cold]
     fn arm_by_software(&self) {
@@ -213,12 +244,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         let good = consumer.wrapping_sub(self.consumer);
         if good > 0 {
             self.consumer = consumer;
-            core.machine.dma_wmb();
-            core.uar.ring_cq(CqDoorbell {
-                command: CqCommand::INCREMENT,
-                cqn: number,
-                parameter: good.wrapping_sub(1),
-            });
+            self.tell(core, number, good);
         }
         (good as usize, odd)
     }
@@ -254,7 +280,9 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             }
             filled += 1;
         }
-        self.tell(&core.uar, number, taken);
+        if taken != 0 {
+            self.tell(core, number, taken);
+        }
         if filled < into.len() && !core.cmd.health().is_alive() {
             self.by_software = true;
             let rest = into.get_mut(filled..).unwrap_or_default();
@@ -287,7 +315,8 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             qpn: place.wire_qpn(),
             ..WorkCompletion::EMPTY
         };
-        if let Some(counter) = counter {
+        // In M-mode each request has an entry of its own. infinihost 5.8.
+        if let Some(counter) = counter.filter(|_| !core.chip.is_mem_free()) {
             self.begin_chain(error, index, send, counter);
         }
         true

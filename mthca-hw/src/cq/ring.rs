@@ -4,7 +4,6 @@
 
 use crate::inner::Inner;
 use crate::let_go::Released;
-use crate::uar::Uar;
 use core_ib::platform::{DmaBuf, DmaRing, OutOfBounds, Platform, PlatformError, RingView, Words};
 use hca_abi::infinihost::cqe::Cqe;
 use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
@@ -151,6 +150,8 @@ pub(crate) struct CqQueue<'p, P: Platform> {
     other: Option<Entries<'p, P>>,
     switched: bool,
     pub(super) consumer: u32,
+    /// M: the HCA's indices run free as ours do. T: it keeps them modulo the size of the ring.
+    runs_free: bool,
     /// Place of the CQ.
     pub index: u32,
     /// Completions that are due before the next entry.
@@ -166,6 +167,7 @@ impl<P: Platform> Default for CqQueue<'_, P> {
             other: None,
             switched: false,
             consumer: 0,
+            runs_free: false,
             index: 0,
             chain: None,
             by_software: false,
@@ -175,9 +177,10 @@ impl<P: Platform> Default for CqQueue<'_, P> {
 
 impl<'p, P: Platform> CqQueue<'p, P> {
     /// A new life, with this ring, in place `index`.
-    pub fn begin(&mut self, index: u32, entries: Entries<'p, P>) {
+    pub fn begin(&mut self, index: u32, entries: Entries<'p, P>, runs_free: bool) {
         *self = Self {
             entries: Some(entries),
+            runs_free,
             index,
             ..Self::default()
         };
@@ -225,26 +228,34 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     #[cold]
     fn take_from_other(&mut self) -> Option<Cqe> {
         let (old, new) = (self.entries.as_ref()?, self.other.as_ref()?);
-        if self.switched || !new.is_ours(self.consumer & old.mask) {
+        if self.switched || !new.is_ours(self.goes_on(old, self.consumer)) {
             return None;
         }
         self.change_over();
         self.take()
     }
 
-    /// Tells the HCA that `count` entries more are consumed.
-    #[inline]
-    pub fn tell(&self, uar: &Uar<P::Registers>, number: u32, count: u32) {
-        let Some(entries) = &self.entries else { return };
-        if count == 0 {
-            return;
+    /// Where the HCA goes on in a new ring, once its index in the `old` one was `producer`. infinihost 4.5.5.
+    const fn goes_on(&self, old: &Entries<'p, P>, producer: u32) -> u32 {
+        if self.runs_free {
+            producer
+        } else {
+            producer & old.mask
         }
-        entries.memory().machine().dma_wmb();
-        uar.ring_cq(CqDoorbell {
-            command: CqCommand::INCREMENT,
-            cqn: number,
-            parameter: count.wrapping_sub(1),
-        });
+    }
+
+    /// Tells the HCA that `count` entries more are consumed, not 0.
+    #[inline(always)]
+    pub fn tell(&self, core: &Inner<'p, P>, number: u32, count: u32) {
+        core.machine.dma_wmb();
+        match &core.bells {
+            None => core.uar.ring_cq(CqDoorbell {
+                command: CqCommand::INCREMENT,
+                cqn: number,
+                parameter: count.wrapping_sub(1),
+            }),
+            Some(bells) => bells.count(bells.consumer(self.index), self.consumer),
+        }
     }
 
     /// A resize begins.
@@ -267,14 +278,13 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         (self.other.take(), core::mem::take(&mut self.switched))
     }
 
-    /// Changes to the other ring. The HCA goes on at its producer index modulo the old size (infinihost 4.5.5), so what
-    /// is not consumed comes to lie just behind that.
+    /// Changes to the other ring. What is not consumed comes to lie just behind where the HCA goes on.
     fn change_over(&mut self) {
         let (Some(old), Some(new)) = (&self.entries, &self.other) else {
             return;
         };
         let waiting = old.waiting(self.consumer);
-        let producer = self.consumer.wrapping_add(waiting) & old.mask;
+        let producer = self.goes_on(old, self.consumer.wrapping_add(waiting));
         let consumer = producer.wrapping_sub(waiting);
         old.memory().machine().dma_rmb();
         for step in 0..waiting.min(new.mask) {
@@ -289,7 +299,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     }
 
     /// Takes out all completions of QP `qpn` (its number in the HCA), which writes no more of them.
-    pub fn purge(&mut self, core: &Inner<'_, P>, number: u32, qpn: u32) {
+    pub fn purge(&mut self, core: &Inner<'p, P>, number: u32, qpn: u32) {
         let of_qp = |chain: Chain| {
             let place = core.qp_places.get(chain.qp as usize);
             place.is_none_or(|place| place.number() == qpn)
@@ -300,14 +310,14 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             && let (Some(old), Some(new)) = (&self.entries, &self.other)
         {
             let producer = self.consumer.wrapping_add(old.waiting(self.consumer));
-            if new.is_ours(producer & old.mask) {
+            if new.is_ours(self.goes_on(old, producer)) {
                 self.change_over();
             }
         }
         self.purge_entries(core, number, qpn);
     }
 
-    fn purge_entries(&mut self, core: &Inner<'_, P>, number: u32, qpn: u32) {
+    fn purge_entries(&mut self, core: &Inner<'p, P>, number: u32, qpn: u32) {
         let Some(entries) = &self.entries else { return };
         let waiting = entries.waiting(self.consumer);
         entries.memory().machine().dma_rmb();
@@ -325,8 +335,10 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         for step in 0..gone {
             let _ = entries.give(self.consumer.wrapping_add(step));
         }
-        self.consumer = self.consumer.wrapping_add(gone);
-        self.tell(&core.uar, number, gone);
+        if gone != 0 {
+            self.consumer = self.consumer.wrapping_add(gone);
+            self.tell(core, number, gone);
+        }
     }
 }
 

@@ -4,8 +4,8 @@
 //! count. What is required of a transition is taken whatever the mask says, so a field that is not known is zero only
 //! where the transition does not take it.
 
-use super::control::{Qp, QpControl};
-use crate::av::{rate_of, static_rate};
+use super::control::{Qp, QpControl, Rings};
+use crate::av::Rates;
 use crate::inner::Inner;
 use core_ib::platform::Platform;
 use core_ib::verbs::{
@@ -54,7 +54,7 @@ const fn depth(count: u8) -> u8 {
 
 impl<P: Platform> Inner<'_, P> {
     fn path(&self, attr: &AhAttr, pkey_index: u16, timeout: u8) -> AddressPath {
-        let rate = static_rate(attr.static_rate, self.limits.static_rates);
+        let rate = self.static_rate(attr);
         let mut path = AddressPath::ZERO;
         path.set_port(attr.port)
             .set_pkey_index(pkey_index as u8)
@@ -199,6 +199,18 @@ impl<P: Platform> Inner<'_, P> {
             .set_send_cqn(qp.send_cqn)
             .set_receive_cqn(qp.recv_cqn)
             .set_receive_signaled(true);
+        if self.chip.is_mem_free() {
+            let Rings { recv, send } = control.rings;
+            context
+                .set_log_rq_size(recv.log_size)
+                .set_log_rq_stride(recv.log_stride)
+                .set_rq_address(recv.address)
+                .set_rq_record(recv.record)
+                .set_log_sq_size(send.log_size)
+                .set_log_sq_stride(send.log_stride)
+                .set_sq_address(send.address)
+                .set_sq_record(send.record);
+        }
         if let Some(srq) = qp.srq {
             context
                 .set_has_srq(true)
@@ -209,13 +221,13 @@ impl<P: Platform> Inner<'_, P> {
     }
 }
 
-const fn path_of(path: &AddressPath) -> AhAttr {
+const fn path_of(path: &AddressPath, rates: Rates) -> AhAttr {
     AhAttr {
         port: path.port(),
         dlid: Lid(path.dlid()),
         sl: Sl::new(path.sl()),
         src_path_bits: path.path_bits(),
-        static_rate: rate_of(path.static_rate()),
+        static_rate: rates.rate(path.static_rate()),
         grh: if path.grh() {
             Some(GlobalRoute {
                 dgid: Gid(path.dgid()),
@@ -245,9 +257,15 @@ pub(crate) const fn state_in(context: &QpContext) -> Option<(QpState, bool)> {
     })
 }
 
-/// The attributes in a context. verbs 3.12.
-pub(crate) fn attributes(context: &QpContext, state: QpState, sq_draining: bool) -> QpAttr {
+/// The attributes in a context. `rates` says what static rates mean on a port. verbs 3.12.
+pub(crate) fn attributes(
+    context: &QpContext,
+    state: QpState,
+    sq_draining: bool,
+    rates: impl Fn(u8) -> Rates,
+) -> QpAttr {
     let (primary, alternate) = (context.primary_path(), context.alternate_path());
+    let path_of = |path: &AddressPath| path_of(path, rates(path.port()));
     let mut access = Access::empty();
     access.set(Access::REMOTE_READ, context.rre());
     access.set(Access::REMOTE_WRITE, context.rwe());

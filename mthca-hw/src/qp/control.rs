@@ -7,9 +7,12 @@ use super::place::{QpPlace, Shape};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
 use super::{context, send::SEGMENT};
+use crate::bells::Bell;
+use crate::chip::Mode;
 use crate::cmd::CmdError;
 use crate::cmd::table::{ModifyQp, QpToError, QpToReset, QpToSqd, QueryQp};
 use crate::extents::{Extent, order_of};
+use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::mr::Ring;
 use crate::pd::InPd;
@@ -23,6 +26,7 @@ use core_ib::verbs::{
 };
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::dev_lim::features;
+use hca_abi::infinihost::doorbell::RecordType;
 use hca_abi::infinihost::qp::QpMailbox;
 
 /// A QP: its handle, and what does not change while it lives.
@@ -63,6 +67,57 @@ struct Claims {
     send_records: Option<Extent>,
     recv_records: Option<Extent>,
     lent: Option<Lent>,
+    /// M: places of doorbell records: of the send queue, of the receive queue.
+    bells: [u32; 2],
+}
+
+/// One queue of a QP as an HCA of the M-mode is told of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    /// Logarithm of its WQEs.
+    pub log_size: u8,
+    /// Logarithm of their distance, less 4.
+    pub log_stride: u8,
+    /// Address of the first.
+    pub address: u32,
+    /// Index of its doorbell record.
+    pub record: u32,
+}
+
+/// Both queues of a QP.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rings {
+    pub recv: Told,
+    pub send: Told,
+}
+
+impl Told {
+    const fn new(shape: &Shape, record: u32) -> Self {
+        Self {
+            log_size: order_of(shape.mask.wrapping_add(1)),
+            log_stride: shape.shift.saturating_sub(4),
+            address: shape.base,
+            record,
+        }
+    }
+
+    /// Of a user, who makes a ring of `count` WQEs, rounded up to a power of two, of that shape.
+    const fn of_user(shape: &Shape, count: u32, address: u32, record: u32) -> Self {
+        Self {
+            log_size: order_of(count),
+            address,
+            ..Self::new(shape, record)
+        }
+    }
+
+    /// Bytes of all WQEs.
+    const fn bytes(&self, count: u32) -> u32 {
+        if count == 0 {
+            0
+        } else {
+            16 << self.log_stride << self.log_size
+        }
+    }
 }
 
 /// What changes of a QP: behind the gate of its place.
@@ -83,6 +138,8 @@ pub(crate) struct QpControl<'p, P: Platform> {
     ring: Option<Ring>,
     /// Of a user's QP: what it has instead of a ring of ours.
     lent: Option<Lent>,
+    /// M: where its queues are.
+    pub rings: Rings,
     claims: Claims,
     machine: core::marker::PhantomData<&'p P>,
 }
@@ -101,6 +158,7 @@ impl<P: Platform> Default for QpControl<'_, P> {
             port_open: false,
             ring: None,
             lent: None,
+            rings: Rings::default(),
             claims: Claims::default(),
             machine: core::marker::PhantomData,
         }
@@ -130,6 +188,7 @@ impl<P: Platform> QpControl<'_, P> {
             rnr_retry: self.rnr_retry,
             alternate: self.alternate,
             lent: self.lent,
+            rings: self.rings,
             ..Self::default()
         }
     }
@@ -248,7 +307,8 @@ impl<'p, P: Platform> Inner<'p, P> {
             self.enter_srq(srq)?;
             claims.srq = Some(srq.index());
         }
-        if claims.lent.is_some() {
+        if let Some(lent) = &claims.lent {
+            claims.bells = self.user_bells(lent, [true, init.srq.is_none()])?;
             return Ok(None); // who posts remembers
         }
         claims.send_records = Some(self.records.take(send.mask.saturating_add(1))?);
@@ -363,6 +423,8 @@ impl<'p, P: Platform> Inner<'p, P> {
             let begun = self
                 .claim(pd, init, &shapes, index, &mut claims)
                 .and_then(|special| {
+                    let number = special.unwrap_or(self.plan.qp.number(index, generation));
+                    self.back_qp(number)?;
                     let pd = claims.pd.map_or(0, |pd| pd.number);
                     let queues = match claims.lent {
                         None => Some(self.begin_queues(index, pd, init.qp_type, &shapes)?),
@@ -400,22 +462,28 @@ impl<'p, P: Platform> Inner<'p, P> {
                 None => (None, None, None),
             };
             let pd = claims.pd.map_or(0, |pd| pd.index);
+            let rings = self.rings(index, number, init, &shapes, &claims);
             *control = QpControl {
                 port: if special.is_some() { init.port } else { 0 },
                 ring,
                 lent: claims.lent,
+                rings,
                 claims,
                 ..QpControl::default()
             };
-            self.begin_place(place, &qp, control, pd, &shapes, (rq, sq));
+            self.begin_place(place, &qp, control, (index, pd), &shapes, (rq, sq));
             let mut caps = granted(&shapes, init.srq.is_some());
             if is_user {
-                // How long its queues are is the user's business: infinihost 5.1.
-                caps.max_send_wr = init.caps.max_send_wr;
+                // How long its queues are is the user's business (infinihost 5.1); in M-mode a power of two.
+                let round = |count: u32| match self.chip.mode {
+                    Mode::M if count != 0 => count.next_power_of_two(),
+                    _ => count,
+                };
+                caps.max_send_wr = round(init.caps.max_send_wr);
                 caps.max_recv_wr = if qp.srq.is_some() {
                     0
                 } else {
-                    init.caps.max_recv_wr
+                    round(init.caps.max_recv_wr)
                 };
             }
             place.publish(number, wire, qp.service, qp.srq);
@@ -428,17 +496,67 @@ impl<'p, P: Platform> Inner<'p, P> {
         })
     }
 
+    /// M: sees to it that there are pages behind the contexts of a QP.
+    fn back_qp(&self, number: u32) -> Result<(), VerbsError> {
+        let entry = self.plan.qp.entry(number);
+        for kind in [Kind::Qpc, Kind::Eqpc, Kind::Rdb] {
+            self.back(kind, entry, 1)?;
+        }
+        Ok(())
+    }
+
+    /// M: what the HCA is told of the queues. A user's lie in one piece of memory, the send queue behind the receive
+    /// queue at a multiple of its own stride (infinihost 5.1, 11.2).
+    fn rings(
+        &self,
+        index: u32,
+        number: u32,
+        init: &QpInit,
+        [recv, send]: &[Shape; 2],
+        claims: &Claims,
+    ) -> Rings {
+        if claims.lent.is_some() {
+            let [send_bell, recv_bell] = claims.bells;
+            let count = if init.srq.is_some() {
+                0
+            } else {
+                init.caps.max_recv_wr
+            };
+            let told = Told::of_user(recv, count, 0, recv_bell);
+            let behind = told.bytes(count).next_multiple_of(1 << send.shift);
+            return Rings {
+                recv: told,
+                send: Told::of_user(send, init.caps.max_send_wr, behind, send_bell),
+            };
+        }
+        let Some(bells) = &self.bells else {
+            return Rings::default();
+        };
+        let (send_bell, recv_bell) = (bells.send(index), bells.receive(index));
+        bells.begin(send_bell, RecordType::SQ, number);
+        bells.begin(recv_bell, RecordType::RQ, number);
+        Rings {
+            recv: Told::new(recv, recv_bell.index),
+            send: Told::new(send, send_bell.index),
+        }
+    }
+
     fn begin_place(
         &self,
         place: &QpPlace<'p, P>,
         qp: &Qp,
         control: &QpControl<'p, P>,
-        pd: u32,
+        (index, pd): (u32, u32),
         shapes: &[Shape; 2],
         (rq, sq): (Option<DmaBuf<'p, P>>, Option<DmaBuf<'p, P>>),
     ) {
         let [recv, send] = shapes;
         let claims = &control.claims;
+        let mem_free = self.chip.is_mem_free();
+        let bells = match &self.bells {
+            Some(bells) => [bells.send(index), bells.receive(index)],
+            None => [Bell::default(); 2],
+        };
         place.send.begin(send, claims.send_records, qp.cqs[0]);
         place.recv.begin(recv, claims.recv_records, qp.cqs[1]);
         place.sq.with(|queue| {
@@ -452,9 +570,14 @@ impl<'p, P: Platform> Inner<'p, P> {
                 pd,
                 lkey: control.lkey(),
                 vectors: claims.pd.map_or(0, |pd| pd.vectors),
+                bell: bells[0],
                 port: control.port,
                 ..SendQueue::default()
             };
+            if mem_free {
+                // The memory has the shape's size.
+                let _ = queue.link_all();
+            }
         });
         place.rq.with(|queue| {
             *queue = RecvQueue {
@@ -462,10 +585,11 @@ impl<'p, P: Platform> Inner<'p, P> {
                 shape: *recv,
                 shared: qp.srq.is_some(),
                 number: qp.number,
+                bell: bells[1],
                 ..RecvQueue::default()
             };
             // The memory has the shape's size.
-            let _ = queue.link_all();
+            let _ = queue.link_all(mem_free);
         });
     }
 
@@ -507,10 +631,22 @@ impl<'p, P: Platform> Inner<'p, P> {
                 let memory = [sq.memory, rq.memory].into_iter().flatten();
                 memory.for_each(|memory| released.free(memory.into_memory()));
             }
+            if let Some(bells) = self.bells.as_ref().filter(|_| control.lent.is_none()) {
+                bells.end(bells.send(handle.index()));
+                bells.end(bells.receive(handle.index()));
+            }
             self.unclaim(&mut control.claims);
             *control = QpControl::default();
             Ok(())
         })
+    }
+
+    /// M: what is posted from here on counts from 0. infinihost 2.10.
+    fn reset_bells(&self, place: &QpPlace<'p, P>) {
+        if let Some(bells) = &self.bells {
+            place.sq.with(|queue| bells.count(queue.bell, 0));
+            place.rq.with(|queue| bells.count(queue.bell, 0));
+        }
     }
 
     fn purge_cqs(&self, qp: &Qp) {
@@ -560,7 +696,11 @@ impl<'p, P: Platform> Inner<'p, P> {
                     self.purge_cqs(qp);
                     place.send.forget();
                     place.recv.forget();
-                    place.rq.with(|queue| queue.link_all()).ok();
+                    if control.lent.is_none() {
+                        self.reset_bells(place);
+                    }
+                    let mem_free = self.chip.is_mem_free();
+                    place.rq.with(|queue| queue.link_all(mem_free)).ok();
                     let port = if is_special(qp.service) {
                         control.port
                     } else {
@@ -568,6 +708,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                     };
                     next = QpControl {
                         port,
+                        rings: control.rings,
                         ..QpControl::default()
                     };
                 }
@@ -683,7 +824,8 @@ impl<'p, P: Platform> Inner<'p, P> {
             let (mailbox, _) = self.command(&QueryQp { qpn: qp.number })?;
             let unknown = VerbsError::InvalidState { object: Qp::NAME };
             let (state, draining) = context::state_in(&mailbox.context).ok_or(unknown)?;
-            let mut attr = context::attributes(&mailbox.context, state, draining);
+            let mut attr =
+                context::attributes(&mailbox.context, state, draining, |port| self.rates(port));
             if is_special(qp.service) {
                 attr.port = control.port;
             }

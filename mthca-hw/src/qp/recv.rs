@@ -1,21 +1,32 @@
 //! The receive queue. verbs 4, infinihost 5.4.
 //!
-//! The ring is linked once, when it begins: each WQE names the next. Posting writes the entries and says in the WQE
-//! before how long they are; every link waits for a doorbell, and a doorbell tells of 256 at most.
+//! The ring is linked once, when it begins: each WQE names the next. Posting writes the entries; in T-mode it says in the
+//! WQE before how long they are, every link waits for a doorbell, and a doorbell tells of 256 at most. In M-mode a list
+//! shorter than its WQE has an end, and a record says how many WQEs there are: there is no doorbell.
 
 use super::place::{Half, Shape};
 use super::send::{SEGMENT, put_entry, put_sges};
+use crate::bells::Bell;
 use crate::inner::Inner;
 use core::sync::atomic::Ordering;
-use core_ib::platform::{DmaRing, OutOfBounds, Platform};
+use core_ib::platform::{DmaRing, OutOfBounds, Platform, Words};
 use core_ib::verbs::{PostCause, PostError, RecvWr};
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
-use hca_abi::infinihost::wqe::{UNIT, next};
+use hca_abi::infinihost::wqe::{END_OF_LIST_LKEY, UNIT, next};
 
-/// Words of a WQE with a single entry.
-const STRAIGHT_WORDS: usize = 2 * UNIT / 4;
+/// Words of a WQE with a single entry and the end of the list: the shortest has a unit more.
+const STRAIGHT_WORDS: usize = 3 * UNIT / 4;
 /// Its length as the HCA counts.
 const STRAIGHT_UNITS: u8 = 2;
+
+/// Ends a list at word `at`. infinihost 5.5.
+#[inline(always)]
+fn put_end<const N: usize>(wqe: Words<'_, N>, at: usize) {
+    wqe.set(at, 0);
+    wqe.set(at + 1, END_OF_LIST_LKEY);
+    wqe.set(at + 2, 0);
+    wqe.set(at + 3, 0);
+}
 
 /// A receive queue. Under the lock of its place.
 pub(crate) struct RecvQueue<'p, P: Platform> {
@@ -29,6 +40,8 @@ pub(crate) struct RecvQueue<'p, P: Platform> {
     pub(super) shared: bool,
     /// Number in the HCA.
     pub(super) number: u32,
+    /// M: its doorbell record.
+    pub(super) bell: Bell,
 }
 
 impl<P: Platform> Default for RecvQueue<'_, P> {
@@ -40,22 +53,28 @@ impl<P: Platform> Default for RecvQueue<'_, P> {
             open: false,
             shared: false,
             number: 0,
+            bell: Bell::default(),
         }
     }
 }
 
 impl<'p, P: Platform> RecvQueue<'p, P> {
-    /// Links the ring. Bit 0 of a link says that it is one. infinihost 5.4.
-    pub(super) fn link_all(&self) -> Result<(), OutOfBounds> {
+    /// Links the ring. Bit 0 of a link says that it is one; in M-mode a link says how long a WQE can be. infinihost 5.4.
+    pub(super) fn link_all(&self, mem_free: bool) -> Result<(), OutOfBounds> {
         let Some(memory) = &self.memory else {
             return Ok(());
         };
         for counter in 0..=self.shape.mask {
             let at = self.shape.offset(counter) as usize;
             let following = self.shape.offset(counter.wrapping_add(1));
-            let nda = self.shape.base.wrapping_add(following) | 1;
-            memory.write_be32(at + next::NDA, nda)?;
-            memory.write_be32(at + next::NDS, next::DBD)?;
+            let nda = self.shape.base.wrapping_add(following);
+            let (mark, nds) = if mem_free {
+                (0, self.shape.max_sge.wrapping_add(1))
+            } else {
+                (1, next::DBD)
+            };
+            memory.write_be32(at + next::NDA, nda | mark)?;
+            memory.write_be32(at + next::NDS, nds)?;
         }
         Ok(())
     }
@@ -78,10 +97,13 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         if !self.open || self.shared || !core.cmd.health().is_alive() {
             return self.refuse(core, wrs);
         }
+        if core.chip.is_mem_free() {
+            return self.post_some::<true>(core, half, wrs);
+        }
         if wrs.len() > usize::from(ReceiveDoorbell::MAX_COUNT) {
             return self.post_many(core, half, wrs);
         }
-        self.post_some(core, half, wrs)
+        self.post_some::<false>(core, half, wrs)
     }
 
     /// In the order of verbs 4.1.
@@ -99,7 +121,7 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         }
     }
 
-    /// More than a doorbell tells of.
+    /// T: more than a doorbell tells of.
     #[cold]
     #[inline(never)]
     fn post_many(
@@ -110,7 +132,7 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
     ) -> Result<(), PostError> {
         let mut before = 0_usize;
         for some in wrs.chunks(usize::from(ReceiveDoorbell::MAX_COUNT)) {
-            self.post_some(core, half, some)
+            self.post_some::<false>(core, half, some)
                 .map_err(|error| PostError {
                     index: before.saturating_add(error.index),
                     ..error
@@ -121,16 +143,16 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
     }
 
     /// As many as a doorbell tells of. Requests of one entry go straight into their WQEs; from the first on that has
-    /// more or less, or that there is something against, all go by [`enqueue`](Self::enqueue).
+    /// more or less, or that there is something against, all go by [`enqueue`](Self::enqueue). `M`: the mode.
     #[inline(always)]
-    fn post_some(
+    fn post_some<const M: bool>(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[RecvWr<'_>],
     ) -> Result<(), PostError> {
         let begin = self.posted;
-        let straight = self.straight(core, half, wrs);
+        let straight = self.straight::<M>(core, half, wrs);
         self.posted = begin.wrapping_add(straight);
         if straight as usize != wrs.len() {
             return self.post_rest(core, half, wrs, straight as usize);
@@ -176,18 +198,21 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
     fn start(&self, core: &Inner<'p, P>, half: &Half, (nda, nds): (u32, u8), count: u32) {
         half.count(self.posted);
         core.machine.dma_wmb();
-        core.uar.ring_receive(ReceiveDoorbell {
-            nda,
-            nds,
-            number: self.number,
-            count: count as u16,
-        });
+        match &core.bells {
+            None => core.uar.ring_receive(ReceiveDoorbell {
+                nda,
+                nds,
+                number: self.number,
+                count: count as u16,
+            }),
+            Some(bells) => bells.count(self.bell, self.posted & 0xffff),
+        }
     }
 
     /// Writes and links the WQEs of `wrs` up to the first that has not one entry, or that there is something against;
     /// how many. Every link waits for a doorbell, so they are to be counted before that and not earlier.
     #[inline(always)]
-    fn straight(&self, core: &Inner<'p, P>, half: &Half, wrs: &[RecvWr<'_>]) -> u32 {
+    fn straight<const M: bool>(&self, core: &Inner<'p, P>, half: &Half, wrs: &[RecvWr<'_>]) -> u32 {
         let ring = self
             .memory
             .as_ref()
@@ -211,10 +236,14 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
             };
             let wqe = ring.at(posted);
             put_entry(wqe, UNIT / 4, &sge);
-            wqe.set(next::NDS / 4, next::DBD);
             record.wr_id.store(wr.wr_id, Ordering::Relaxed);
-            let before = ring.at(posted.wrapping_sub(1));
-            before.set(next::NDS / 4, next::DBD | u32::from(STRAIGHT_UNITS));
+            if M {
+                put_end(wqe, 2 * UNIT / 4);
+            } else {
+                wqe.set(next::NDS / 4, next::DBD);
+                let before = ring.at(posted.wrapping_sub(1));
+                before.set(next::NDS / 4, next::DBD | u32::from(STRAIGHT_UNITS));
+            }
             posted = posted.wrapping_add(1);
         }
         posted.wrapping_sub(begin)
@@ -241,13 +270,20 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         let mut end = at.wrapping_add(SEGMENT);
         put_sges(memory, &mut end, wr.sges)?;
         let nds = (end.wrapping_sub(at) / SEGMENT) as u8;
-        let before = self.shape.offset(posted.wrapping_sub(1));
-        let before = memory.words::<2>(before as usize)?;
-        memory
-            .words::<2>(at as usize)?
-            .set(next::NDS / 4, next::DBD);
-        half.remember(posted, wr.wr_id, true, &core.records);
-        before.set(next::NDS / 4, next::DBD | u32::from(nds));
+        if core.chip.is_mem_free() {
+            if end.wrapping_sub(at) >> self.shape.shift == 0 {
+                put_end(memory.words::<4>(end as usize)?, 0);
+            }
+            half.remember(posted, wr.wr_id, true, &core.records);
+        } else {
+            let before = self.shape.offset(posted.wrapping_sub(1));
+            let before = memory.words::<2>(before as usize)?;
+            memory
+                .words::<2>(at as usize)?
+                .set(next::NDS / 4, next::DBD);
+            half.remember(posted, wr.wr_id, true, &core.records);
+            before.set(next::NDS / 4, next::DBD | u32::from(nds));
+        }
         self.posted = posted.wrapping_add(1);
         Ok((self.shape.base.wrapping_add(at), nds))
     }

@@ -2,25 +2,32 @@
 //!
 //! Checks come first, in the order of verbs 4.1; then the segments are written, then the WQE is linked to the one
 //! before, then it counts. A request that is refused has written nothing that the HCA looks at.
+//!
+//! The modes differ in three places: in M-mode a datagram carries its address vector, every link waits for a doorbell,
+//! and a doorbell says how many WQEs it is for, 255 at most, and comes behind a record that says how many there were.
 
 use super::place::{Half, Shape};
+use crate::av::VECTOR_WORDS;
+use crate::bells::Bell;
 use crate::inner::Inner;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::QKey;
-use core_ib::platform::{DmaBuf, DmaRing, Platform, Words};
+use core_ib::platform::{DmaBuf, DmaRing, OutOfBounds, Platform, Words};
 use core_ib::verbs::{
     Imm, PostCause, PostError, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
 use hca_abi::infinihost::doorbell::SendDoorbell;
 use hca_abi::infinihost::wqe::{
-    AtomicSegment, DataSegment, INLINE, NextSegment, RemoteAddressSegment, UNIT, UdSegment,
-    WqeOpcode, next, ud,
+    AtomicSegment, DataSegment, INLINE, RemoteAddressSegment, UNIT, UdSegment, WqeOpcode, next, ud,
 };
 
 /// Bytes of a segment that counts as one.
 pub(super) const SEGMENT: u32 = UNIT as u32;
 /// Longest message of a connected QP; of a piece, one byte less than a length that would be read as 0.
 const MAX_MESSAGE: u64 = 1 << 31;
+
+/// M: WQEs of one doorbell.
+const MAX_BATCH: usize = 255;
 
 /// A send queue. Under the lock of its place.
 pub(crate) struct SendQueue<'p, P: Platform> {
@@ -40,8 +47,10 @@ pub(crate) struct SendQueue<'p, P: Platform> {
     pub(crate) pd: u32,
     /// Key of the queue's own region.
     pub(crate) lkey: u32,
-    /// Key of the region of address vectors.
+    /// T: key of the region of address vectors.
     pub(super) vectors: u32,
+    /// M: its doorbell record.
+    pub(super) bell: Bell,
     /// SMI, GSI: the port.
     pub(crate) port: u8,
     /// SMI, GSI: the QP's Q_Key.
@@ -64,6 +73,7 @@ impl<P: Platform> Default for SendQueue<'_, P> {
             pd: 0,
             lkey: 0,
             vectors: 0,
+            bell: Bell::default(),
             port: 0,
             qkey: QKey(0),
             psn: 0,
@@ -108,6 +118,20 @@ pub(crate) struct Wqe {
 }
 
 impl<'p, P: Platform> SendQueue<'p, P> {
+    /// M: names to each WQE the next, as a ring.
+    pub(super) fn link_all(&self) -> Result<(), OutOfBounds> {
+        let Some(memory) = &self.memory else {
+            return Ok(());
+        };
+        for counter in 0..=self.shape.mask {
+            let at = self.shape.offset(counter) as usize;
+            let following = self.shape.offset(counter.wrapping_add(1));
+            let nda = self.shape.base.wrapping_add(following);
+            memory.write_be32(at + next::NDA, nda)?;
+        }
+        Ok(())
+    }
+
     /// What was posted is forgotten: the QP was reset.
     pub(super) fn forget(&mut self) {
         self.posted = 0;
@@ -127,11 +151,49 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         if !self.open || !core.cmd.health().is_alive() {
             return self.refuse(core, wrs);
         }
+        if !core.chip.is_mem_free() {
+            return self.post_some::<false>(core, half, wrs);
+        }
+        if wrs.len() > MAX_BATCH {
+            return self.post_many(core, half, wrs);
+        }
+        self.post_some::<true>(core, half, wrs)
+    }
+
+    /// As many as a doorbell tells of. `M`: the mode.
+    #[inline(always)]
+    fn post_some<const M: bool>(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
         if self.service == QpType::Ud {
-            self.post_datagrams(core, half, wrs)
+            self.post_datagrams::<M>(core, half, wrs)
         } else {
             self.post_others(core, half, wrs)
         }
+    }
+
+    /// M: more than a doorbell tells of.
+    #[cold]
+    #[inline(never)]
+    fn post_many(
+        &mut self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        let mut before = 0_usize;
+        for some in wrs.chunks(MAX_BATCH) {
+            self.post_some::<true>(core, half, some)
+                .map_err(|error| PostError {
+                    index: before.saturating_add(error.index),
+                    ..error
+                })?;
+            before = before.saturating_add(some.len());
+        }
+        Ok(())
     }
 
     /// In the order of verbs 4.1.
@@ -152,19 +214,20 @@ impl<'p, P: Platform> SendQueue<'p, P> {
     /// Datagrams of one entry, which is what they mostly are, go straight into their WQEs; from the first on that is
     /// another, or that there is something against, all go by [`datagram`](Self::datagram).
     #[inline(always)]
-    fn post_datagrams(
+    fn post_datagrams<const M: bool>(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[SendWr<'_>],
     ) -> Result<(), PostError> {
-        let (straight, doorbell) = self.straight(core, half, wrs);
-        self.posted = self.posted.wrapping_add(straight);
+        let begin = self.posted;
+        let (straight, doorbell) = self.straight::<M>(core, half, wrs);
+        self.posted = begin.wrapping_add(straight);
         if straight as usize != wrs.len() {
             return self.post_rest(core, half, wrs, straight as usize, doorbell);
         }
         if straight != 0 {
-            self.start(core, half, doorbell);
+            self.start(core, half, doorbell, begin);
         }
         Ok(())
     }
@@ -180,6 +243,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         done: usize,
         doorbell: u64,
     ) -> Result<(), PostError> {
+        let begin = self.posted.wrapping_sub(done as u32);
         let mut first = (done != 0).then_some(doorbell);
         let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate().skip(done) {
@@ -192,24 +256,37 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             }
         }
         if let Some(doorbell) = first {
-            self.start(core, half, doorbell);
+            self.start(core, half, doorbell, begin);
         }
         result
     }
 
-    /// Counts what was written, and rings for it.
+    /// Counts what was written from count `begin` on, and rings for it; `doorbell` is that of the first.
     #[inline(always)]
-    fn start(&self, core: &Inner<'p, P>, half: &Half, doorbell: u64) {
+    fn start(&self, core: &Inner<'p, P>, half: &Half, doorbell: u64, begin: u32) {
         half.count(self.posted);
         core.machine.dma_wmb();
-        core.uar.ring_send(doorbell);
+        match &core.bells {
+            None => core.uar.ring_send(doorbell),
+            Some(bells) => {
+                bells.count(self.bell, self.posted & 0xffff);
+                core.machine.dma_wmb();
+                let count = self.posted.wrapping_sub(begin);
+                core.uar.ring_send(m_doorbell(doorbell, count, begin));
+            }
+        }
     }
 
     /// Writes and links the WQEs of `wrs` up to the first that is no datagram of one entry, or that there is something
     /// against; how many, and the doorbell of the first. They are to be counted before that is rung: nothing of a call
     /// is executed earlier.
     #[inline(always)]
-    fn straight(&self, core: &Inner<'p, P>, half: &Half, wrs: &[SendWr<'_>]) -> (u32, u64) {
+    fn straight<const M: bool>(
+        &self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        wrs: &[SendWr<'_>],
+    ) -> (u32, u64) {
         let ring = self
             .memory
             .as_ref()
@@ -224,6 +301,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             .saturating_sub(begin.wrapping_sub(half.retired()));
         let units = (STRAIGHT_WORDS * 4 / UNIT) as u32;
         let mut waits = next::DBD;
+        let mut is_first = true;
         let mut first_nda = 0;
         let mut posted = begin;
         for wr in wrs.iter().take(room as usize) {
@@ -249,18 +327,25 @@ impl<'p, P: Platform> SendQueue<'p, P> {
                 break;
             };
             let wqe = ring.at(posted);
-            let vector = core.av.address(ah.index());
+            if M {
+                let Some(vector) = core.av.words(ah.index()) else {
+                    break;
+                };
+                put_vector(wqe, vector);
+            } else {
+                let vector = core.av.address(ah.index());
+                wqe.set(next::NDA / 4, 0);
+                wqe.set(next::NDS / 4, 0);
+                wqe.set(segment(ud::LKEY), self.vectors);
+                wqe.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
+                wqe.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
+            }
             let (opcode, immediate) = match imm {
                 Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, u32::from_be_bytes(bytes)),
                 None => (WqeOpcode::SEND, 0),
             };
-            wqe.set(next::NDA / 4, 0);
-            wqe.set(next::NDS / 4, 0);
             wqe.set(next::FLAGS / 4, flags_of(wr.flags));
             wqe.set(next::IMMEDIATE / 4, immediate);
-            wqe.set(segment(ud::LKEY), self.vectors);
-            wqe.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
-            wqe.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
             wqe.set(segment(ud::DEST_QPN), remote_qpn.get());
             wqe.set(segment(ud::Q_KEY), remote_qkey.0);
             put_entry(wqe, DATAGRAM_WORDS, &sge);
@@ -272,16 +357,19 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             before.set(next::NDA / 4, nda);
             core.machine.dma_wmb();
             before.set(next::NDS / 4, units | waits);
-            if waits != 0 {
+            if is_first {
                 first_nda = nda;
-                waits = 0;
+                is_first = false;
+                if !M {
+                    waits = 0;
+                }
             }
             posted = posted.wrapping_add(1);
         }
         (posted.wrapping_sub(begin), self.doorbell(first_nda, units))
     }
 
-    /// The doorbell for a WQE.
+    /// The doorbell for a WQE, as T-mode has it; [`m_doorbell`] makes the other of it.
     #[inline]
     const fn doorbell(&self, nda: u32, units: u32) -> u64 {
         SendDoorbell {
@@ -301,7 +389,22 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         half: &Half,
         wrs: &[SendWr<'_>],
     ) -> Result<(), PostError> {
-        each(core, wrs, |wr, first| self.other(core, half, wr, first))
+        let begin = self.posted;
+        let mut first = None;
+        let mut result = Ok(());
+        for (index, wr) in wrs.iter().enumerate() {
+            match self.other(core, half, wr, first.is_none()) {
+                Ok(doorbell) => first = first.or(Some(doorbell)),
+                Err(cause) => {
+                    result = Err(PostError { index, cause });
+                    break;
+                }
+            }
+        }
+        if let Some(doorbell) = first {
+            self.start(core, half, doorbell, begin);
+        }
+        result
     }
 
     /// Room for one more? Checks in the order of verbs 4.1.
@@ -357,14 +460,18 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, u32::from_be_bytes(bytes)),
             None => (WqeOpcode::SEND, 0),
         };
-        let vector = core.av.address(ah.index());
-        words.set(segment(ud::LKEY), self.vectors);
-        words.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
-        words.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
+        if let Some(vector) = core.av.words(ah.index()) {
+            put_vector(words, vector);
+        } else {
+            let vector = core.av.address(ah.index());
+            words.set(segment(ud::LKEY), self.vectors);
+            words.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
+            words.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
+            words.set(next::NDA / 4, 0);
+            words.set(next::NDS / 4, 0);
+        }
         words.set(segment(ud::DEST_QPN), remote_qpn.get());
         words.set(segment(ud::Q_KEY), remote_qkey.0);
-        words.set(next::NDA / 4, 0);
-        words.set(next::NDS / 4, 0);
         words.set(next::FLAGS / 4, flags_of(wr.flags));
         words.set(next::IMMEDIATE / 4, immediate);
         let link = Link {
@@ -405,9 +512,13 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             }
         }
         let memory = self.memory.as_ref().ok_or(PostCause::InvalidState)?;
-        let mut control = NextSegment::ZERO;
-        control.set_flags(wqe.flags).set_immediate(wqe.immediate);
-        memory.words::<4>(at as usize)?.write(&control);
+        let control = memory.words::<4>(at as usize)?;
+        if !core.chip.is_mem_free() {
+            control.set(next::NDA / 4, 0);
+            control.set(next::NDS / 4, 0);
+        }
+        control.set(next::FLAGS / 4, wqe.flags);
+        control.set(next::IMMEDIATE / 4, wqe.immediate);
         let link = Link {
             at,
             units: wqe.end.wrapping_sub(at) / SEGMENT,
@@ -433,7 +544,8 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         let before = memory.words::<2>(before as usize)?;
         let nda = self.shape.base.wrapping_add(link.at) | u32::from(link.opcode.0);
         let fence = if link.fence { next::FENCE } else { 0 };
-        let doorbell = if first { next::DBD } else { 0 };
+        let waits = first || core.chip.is_mem_free();
+        let doorbell = if waits { next::DBD } else { 0 };
         half.remember(self.posted, wr_id, first, &core.records);
         before.set(next::NDA / 4, nda);
         core.machine.dma_wmb();
@@ -586,30 +698,20 @@ impl<'p, P: Platform> SendQueue<'p, P> {
     }
 }
 
-/// Has `enqueue` write a WQE for each request, until one is refused; it is told which is the first, and says what
-/// doorbell starts the WQE. Rings that of the first.
+/// The doorbell of the M-mode for `count` WQEs (1 to 255), of which the first has this one in T-mode, and is number
+/// `counter`. Opcode, fence, QP and size of the first stand in the same places of both. infinihost 2.8, 2.9.
 #[inline(always)]
-fn each<P: Platform>(
-    core: &Inner<'_, P>,
-    wrs: &[SendWr<'_>],
-    mut enqueue: impl FnMut(&SendWr<'_>, bool) -> Result<u64, PostCause>,
-) -> Result<(), PostError> {
-    let mut first = None;
-    let mut result = Ok(());
-    for (index, wr) in wrs.iter().enumerate() {
-        match enqueue(wr, first.is_none()) {
-            Ok(doorbell) => first = first.or(Some(doorbell)),
-            Err(cause) => {
-                result = Err(PostError { index, cause });
-                break;
-            }
-        }
+const fn m_doorbell(first: u64, count: u32, counter: u32) -> u64 {
+    let about = (count & 0xff) << 24 | (counter & 0xffff) << 8;
+    (about as u64) << 32 | first & 0x3f_ffff_ffff
+}
+
+/// Copies an address vector into the segment of a datagram.
+#[inline(always)]
+fn put_vector<const N: usize>(wqe: Words<'_, N>, vector: &[AtomicU32; VECTOR_WORDS]) {
+    for (at, word) in (segment(0)..).zip(vector) {
+        wqe.set(at, word.load(Ordering::Relaxed));
     }
-    if let Some(doorbell) = first {
-        core.machine.dma_wmb();
-        core.uar.ring_send(doorbell);
-    }
-    result
 }
 
 /// The dword of flags. infinihost 5.4.
@@ -678,4 +780,22 @@ fn put_inline<P: Platform>(
     let taken = (data.len() as u32 + 4).next_multiple_of(SEGMENT);
     *end = end.wrapping_add(taken);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hca_abi::infinihost::doorbell::MSendDoorbell;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_doorbell_of_one_mode_becomes_that_of_the_other(
+            nda: u32, fence: bool, opcode in 0..32_u8, qpn in 0..1_u32 << 24, nds in 0..64_u8, count in 1..=255_u8, counter: u32,
+        ) {
+            let first = SendDoorbell { nda: nda & !0x3f, fence, opcode, qpn, nds };
+            let m = MSendDoorbell { count, counter: counter as u16, fence, opcode, qpn, nds };
+            prop_assert_eq!(m_doorbell(first.encode(), count.into(), counter), m.encode());
+        }
+    }
 }

@@ -14,6 +14,7 @@ use hca_abi::infinihost::cmd::Opcode;
 use hca_abi::infinihost::cq::CqContext;
 use hca_abi::infinihost::eqe::{Eqe, EventType, LocalSyndrome};
 use hca_abi::infinihost::qp::QpMailbox;
+use hca_abi::infinihost::resize_cq::ResizeCq;
 use hca_abi::infinihost::srq::SrqContext;
 use zerocopy::FromBytes;
 
@@ -183,6 +184,71 @@ fn a_context_is_busy_while_a_queue_uses_its_page_and_its_page_is_its_own() {
     assert_eq!(rig.cq(rig.owner(ring.lkey)), Err(stale));
 }
 
+/// In M-mode.
+#[test]
+fn the_doorbell_records_of_a_user_lie_in_its_own_pages_until_its_context_ends() {
+    let machine = Machine::sinai();
+    let rig = Rig::new(&machine);
+    let plan = *rig.hca.plan();
+    let context = plan.uarc_of(KERNEL + 1);
+    let last = (512 << plan.log_uarc_pages) - 1;
+    let owner = |pages: [u64; 2], doorbell_indices| {
+        Owner::User(UserBuffer {
+            context: rig.user,
+            lkey: rig.memory().lkey,
+            doorbell_pages: pages.map(DmaAddr::new),
+            doorbell_indices,
+        })
+    };
+    let mapped = |machine: &Machine| {
+        let firmware = machine.firmware();
+        [context, context + (u64::from(last) / 512) * 4096].map(|at| firmware.page(at))
+    };
+    assert_eq!(mapped(&machine), [None; 2]);
+    let pages = [0x20_0000, 0x30_0000];
+    let cq = rig.cq(owner(pages, [3, last])).unwrap();
+    assert_eq!(mapped(&machine), pages.map(Some));
+    let told: CqContext = rig.input(Opcode::SW2HW_CQ);
+    assert_eq!((told.arm_record(), told.set_ci_record()), (3, last));
+    let mut init = rig.qp_init(cq, owner(pages, [7, last - 5]));
+    (init.caps.max_send_wr, init.caps.max_recv_wr) = (5, 6);
+    let made = rig.hca.create_qp(rig.pd, &init).unwrap();
+    assert_eq!((made.caps.max_send_wr, made.caps.max_recv_wr), (8, 8));
+    let attr = QpAttr {
+        port: 1,
+        ..QpAttr::EMPTY
+    };
+    let attr = QpAttr {
+        state: QpState::Init,
+        qkey: QKey(7),
+        ..attr
+    };
+    let mask = M::STATE | M::PKEY_INDEX | M::PORT | M::QKEY;
+    rig.hca.modify_qp(made.handle, &attr, mask).unwrap();
+    let told: QpMailbox = rig.input(Opcode::RST2INIT_QPEE);
+    let told = told.context;
+    assert_eq!((told.sq_record(), told.rq_record()), (7, last - 5));
+    assert_eq!((told.log_sq_size(), told.log_rq_size()), (3, 3));
+    // Receives have 64 bytes each; behind the eight of them come sends, of 128.
+    assert_eq!((told.rq_address(), told.sq_address()), (0, 512));
+    assert_eq!((told.log_rq_stride(), told.log_sq_stride()), (2, 3));
+
+    // The same place in another page, no page, and a place beyond the context.
+    for (pages, indices) in [
+        ([0x40_0000, 0x30_0000], [4, last]),
+        ([0x20_0001, 0x30_0000], [1000, last]),
+        (pages, [last + 1, last]),
+    ] {
+        let refused = rig.cq(owner(pages, indices));
+        assert!(matches!(refused, Err(VerbsError::InvalidAttr { .. })));
+    }
+    rig.hca.destroy_qp(made.handle).unwrap();
+    rig.hca.destroy_cq(cq).unwrap();
+    assert_eq!(mapped(&machine), pages.map(Some), "another queue may come");
+    rig.hca.dealloc_user(rig.user).unwrap();
+    assert_eq!(mapped(&machine), [None; 2]);
+}
+
 #[test]
 fn nobody_posts_or_polls_for_a_user_and_owners_do_not_mix() {
     let machine = Machine::new();
@@ -195,8 +261,14 @@ fn nobody_posts_or_polls_for_a_user_and_owners_do_not_mix() {
     let state = |object| VerbsError::InvalidState { object };
     assert_eq!(rig.hca.cq(theirs).err(), Some(state("CQ")));
     assert!(rig.hca.cq(ours).is_ok());
-    let unsupported = rig.hca.resize_cq(theirs, 40);
-    assert!(matches!(unsupported, Err(VerbsError::Unsupported { .. })));
+    assert_eq!(rig.hca.resize_cq(theirs, 40), Err(state("CQ")));
+    let new = rig.memory().lkey;
+    assert_eq!(rig.hca.resize_user_cq(ours, 40, new), Err(state("CQ")));
+    assert_eq!(rig.hca.resize_user_cq(theirs, 40, new), Ok(63));
+    let told: ResizeCq = rig.input(Opcode::RESIZE_CQ);
+    assert_eq!((told.log_size(), told.lkey()), (6, new.0));
+    let foreign = rig.hca.resize_user_cq(theirs, 40, LKey(lkey.0 ^ 1));
+    assert!(matches!(foreign, Err(VerbsError::InvalidHandle { .. })));
     for (cq, owner) in [(ours, rig.owner(lkey)), (theirs, Owner::Kernel)] {
         let refused = rig.hca.create_qp(rig.pd, &rig.qp_init(cq, owner));
         assert!(

@@ -214,26 +214,26 @@ pub fn a_user_sets_no_privileged_qkey<R: Rig>(rig: &R) {
         return super::tools::is_unsupported(user);
     }
     let context = user.unwrap();
-    let memory = [(); 2].map(|()| DmaBuf::new(station.machine(), 4096, 4096).unwrap());
-    let [ring, queues] = &memory;
-    let owner = |memory: &DmaBuf<'_, R::Machine>, access| {
+    // What a context keeps in one place is in one page.
+    let memory = [(); 3].map(|()| DmaBuf::new(station.machine(), 4096, 4096).unwrap());
+    let [ring, queues, doorbells] = &memory;
+    let owner = |memory: &DmaBuf<'_, R::Machine>, access, first| {
         let mr = Buffer::register(hca, station.pd, memory, 0, 4096, access).unwrap();
-        let doorbells = DmaBuf::new(station.machine(), 4096, 4096).unwrap();
         Owner::User(UserBuffer {
             context,
             lkey: mr.lkey,
             doorbell_pages: [doorbells.addr(); 2],
-            doorbell_indices: [0, 1],
+            doorbell_indices: [first, first + 1],
         })
     };
     let init = CqInit {
         cqe: 15,
         vector: 0,
-        owner: owner(ring, Access::LOCAL_WRITE),
+        owner: owner(ring, Access::LOCAL_WRITE, 0),
     };
     let cq = hca.create_cq(&init).unwrap().handle;
     let mut init = qp_init(QpType::Ud, cq);
-    init.owner = owner(queues, Access::empty());
+    init.owner = owner(queues, Access::empty(), 2);
     let qp = station.create(&init);
     let set = |qkey| {
         station.modify(
