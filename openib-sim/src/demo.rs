@@ -129,6 +129,7 @@ pub fn run(options: &Options) -> Result<(), Stop> {
     let began = std::time::Instant::now();
     let ended = Ended::new()?;
     let mut settings = Settings::new(options.topology()?, options.seed);
+    settings.model = options.model;
     let canvas = options.canvas()?;
     let capture = options.capture()?;
     settings.capture = capture.clone();

@@ -17,6 +17,7 @@ pub fn run(options: &Options) -> Result<(), Stop> {
     // First of all: what is made from here on is taken away again, however it ends.
     let ended = Ended::new()?;
     let mut settings = Settings::new(options.topology()?, options.seed);
+    settings.model = options.model;
     let capture = options.capture()?;
     settings.capture = capture.clone();
     settings.connected = options.mode == IpMode::Connected;

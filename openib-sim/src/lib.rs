@@ -11,6 +11,7 @@ pub mod ended;
 pub mod host;
 pub mod ip;
 pub mod logger;
+pub mod model;
 pub mod options;
 pub mod out;
 pub mod relay;

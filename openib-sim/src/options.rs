@@ -2,6 +2,7 @@
 //! of the user's is touched.
 
 use crate::ended::Stop;
+use crate::model::Model;
 use crate::sim;
 use core::time::Duration;
 use platform_sim::fabric::topology::{Topology, build};
@@ -41,6 +42,9 @@ pub struct Options {
     /// How the IP interfaces carry packets.
     #[arg(long, value_enum, default_value_t)]
     pub mode: IpMode,
+    /// The HCAs of the hosts.
+    #[arg(long, value_enum, default_value_t)]
+    pub model: Model,
     /// Packets lost on every cable, in percent, once the interfaces are up. A capture has them, too.
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub loss: f64,
@@ -91,6 +95,12 @@ fn about(path: &Path, error: impl core::fmt::Display) -> String {
 impl Options {
     /// The topology that is asked for, on which a demonstration can be given.
     pub fn topology(&self) -> Result<Topology, String> {
+        let topology = self.given_topology()?;
+        sim::takes(&topology, self.model)?;
+        Ok(topology)
+    }
+
+    fn given_topology(&self) -> Result<Topology, String> {
         self.files_differ()?;
         let Some(path) = &self.topology else {
             return Ok(build::star(self.hosts));

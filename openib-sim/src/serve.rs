@@ -7,7 +7,8 @@ mod command;
 mod ours;
 mod plan;
 
-pub use plan::{Model, Plan};
+pub use crate::model::Model;
+pub use plan::Plan;
 
 use crate::logger;
 use clap::Args;
@@ -47,6 +48,9 @@ pub struct Options {
     /// How their IP interfaces carry packets.
     #[arg(long, value_enum, default_value_t)]
     pub mode: crate::options::IpMode,
+    /// What is in their slots.
+    #[arg(long, value_enum, default_value_t)]
+    pub host_model: Model,
     /// On how many of them a subnet manager runs, the first with the highest priority.
     #[arg(long, default_value_t = 0)]
     pub managers: u32,

@@ -2,6 +2,7 @@
 
 use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote, TunEnd};
 use crate::ip::IpHost;
+use crate::model::Model;
 use crate::tun::{BurstTun, Cidr};
 use core::time::Duration;
 use core_ib::Instant;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub capture_at: Option<usize>,
     /// Capacities of the drivers.
     pub driver: mthca_hw::Profile,
+    /// The HCAs.
+    pub model: Model,
 }
 
 impl Settings {
@@ -60,6 +63,7 @@ impl Settings {
             capture: None,
             capture_at: Some(0),
             driver: mthca_hw::Profile::SERVER,
+            model: Model::default(),
         }
     }
 }
@@ -104,6 +108,7 @@ pub struct Simulation {
     faults: Vec<FaultHandle>,
     seed: u64,
     mode: Mode,
+    model: Model,
 }
 
 /// Addresses of host number `index` (from 0): 10.9.0.0/16 and fd09::/64.
@@ -242,16 +247,24 @@ fn fault_handles(topology: &Topology, fabric: &mut Fabric) -> Vec<FaultHandle> {
     .collect()
 }
 
-/// What the InfiniHost on the channel adapter `node` is like.
-pub fn hca_config(topology: &Topology, node: usize) -> Option<infinihost::Config> {
-    let spec = topology.nodes.get(node)?;
-    let ports = spec.port_count().clamp(1, 2);
-    let mut config = infinihost::Config::new(spec.guid);
-    config.ports = ports;
-    config.port_guids = [spec.port_guid(1), spec.port_guid(2)];
-    config.system_image_guid = spec.system_image_guid.unwrap_or(spec.guid);
-    config.node_description.clone_from(&spec.description);
-    Some(config)
+/// What the HCA on the channel adapter `node` is like.
+pub fn hca_config(
+    topology: &Topology,
+    node: usize,
+    model: Model,
+) -> Result<infinihost::Config, String> {
+    model.config(topology.nodes.get(node).ok_or("no such node")?)
+}
+
+/// The HCA on the channel adapter `node`.
+pub fn hca_of(topology: &Topology, node: usize, model: Model) -> Result<Box<InfiniHost>, String> {
+    model.hca(topology.nodes.get(node).ok_or("no such node")?)
+}
+
+/// Can the hosts of this topology have such HCAs?
+pub fn takes(topology: &Topology, model: Model) -> Result<(), String> {
+    let mut hosts = host_nodes(topology);
+    hosts.try_for_each(|node| hca_of(topology, node, model).map(drop))
 }
 
 impl Simulation {
@@ -270,6 +283,7 @@ impl Simulation {
             capture,
             capture_at,
             driver,
+            model,
         } = settings;
         let options = Options {
             seed,
@@ -327,9 +341,10 @@ impl Simulation {
             faults,
             seed,
             mode,
+            model,
         };
         for (index, (node, ends)) in places.into_iter().enumerate() {
-            let hca = hca_config(&simulation.topology, node).ok_or("no such node")?;
+            let function = hca_of(&simulation.topology, node, model)?;
             let name = simulation
                 .topology
                 .nodes
@@ -341,7 +356,6 @@ impl Simulation {
                         spec.description.clone()
                     }
                 });
-            let function = Box::new(InfiniHost::new(hca));
             let id = simulation.world.add_host(&name, function, &ends);
             let remote =
                 Remote::new(&simulation.world.platform(id)).map_err(|error| error.to_string())?;
@@ -498,8 +512,8 @@ impl Simulation {
     /// with an HCA that nobody has used. Its [`SimHost::remote`] is a new one.
     pub fn power_on(&mut self, index: usize) -> Result<(), String> {
         let host = self.hosts.get_mut(index).ok_or("no such host")?;
-        let hca = hca_config(&self.topology, host.node).ok_or("no such node")?;
-        self.world.power_on(host.id, Box::new(InfiniHost::new(hca)));
+        let function = hca_of(&self.topology, host.node, self.model)?;
+        self.world.power_on(host.id, function);
         let machine = self.world.platform(host.id);
         host.remote = Remote::new(&machine).map_err(|error| error.to_string())?;
         host.task = None;

@@ -4,11 +4,11 @@
 use super::{Options, Plan};
 use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote};
 use crate::ip::IpHost;
-use crate::sim::{addresses, first_port, hca_config, ipoib_profile, manager_profile};
+use crate::model::Model;
+use crate::sim::{addresses, first_port, hca_of, ipoib_profile, manager_profile};
 use core_ib::platform::Platform;
 use core_ib::{Instant, PKey};
 use platform_sim::fabric::topology::{NodeKind, Topology};
-use platform_sim::hca::infinihost::InfiniHost;
 use platform_sim::machine::{HostId, Outcome, WireEnd, World};
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -47,6 +47,7 @@ pub(super) struct Ours {
     /// Its node.
     pub node: usize,
     name: String,
+    model: Model,
     id: HostId,
     remote: Remote,
     spec: HostSpec,
@@ -61,13 +62,14 @@ impl Ours {
         (index, node): (usize, usize),
         ends: &[WireEnd],
     ) -> Result<Self, String> {
-        let hca = hca_config(topology, node).ok_or("no such node")?;
+        let model = options.host_model;
+        let function = hca_of(topology, node, model)?;
         let spec = topology.nodes.get(node).ok_or("no such node")?;
         let name = match spec.description.as_str() {
             "" => spec.id.clone(),
             description => description.to_owned(),
         };
-        let id = world.add_host(&name, Box::new(InfiniHost::new(hca)), ends);
+        let id = world.add_host(&name, function, ends);
         let partitions: Vec<_> = options.partition.iter().map(|key| PKey(*key)).collect();
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         let manager = (number < options.managers).then(|| ManagerSpec {
@@ -89,6 +91,7 @@ impl Ours {
         let mut ours = Self {
             node,
             name,
+            model,
             id,
             remote,
             spec,
@@ -118,8 +121,7 @@ impl Ours {
             world.power_off(self.id);
             return Ok(());
         }
-        let hca = hca_config(topology, self.node).ok_or("no such node")?;
-        world.power_on(self.id, Box::new(InfiniHost::new(hca)));
+        world.power_on(self.id, hca_of(topology, self.node, self.model)?);
         let remote = Remote::new(&world.platform(self.id));
         self.remote = remote.map_err(|error| error.to_string())?;
         self.start(world);

@@ -8,6 +8,7 @@ use core_ib::Gid;
 use core_ib::wire::mad::{RejReason, ServiceId};
 use ib_cm::Event;
 use node::{ECHO, reason, with_node};
+use openib_sim::model::Model;
 use openib_sim::sim::{Settings, Simulation, hca_config};
 use platform_sim::fabric::Faults;
 use platform_sim::fabric::topology::build;
@@ -29,7 +30,7 @@ fn fabric(seed: u64) -> Simulation {
 }
 
 fn gid(sim: &Simulation, index: usize) -> Gid {
-    let config = hca_config(&sim.topology, sim.hosts[index].node).unwrap();
+    let config = hca_config(&sim.topology, sim.hosts[index].node, Model::Tavor).unwrap();
     Gid::unicast(Gid::DEFAULT_PREFIX, config.port_guids[0])
 }
 
@@ -55,7 +56,7 @@ fn finish<T>(sim: &mut Simulation, task: Task<T>) -> T {
 
 /// A machine that lost power and is on again, with nobody on it.
 fn restart(sim: &mut Simulation, index: usize) {
-    let config = hca_config(&sim.topology, sim.hosts[index].node).unwrap();
+    let config = hca_config(&sim.topology, sim.hosts[index].node, Model::Tavor).unwrap();
     let id = sim.hosts[index].id;
     sim.world.power_off(id);
     sim.world.run_for(Duration::from_millis(50));
