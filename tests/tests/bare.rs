@@ -15,7 +15,7 @@ use core_ib::platform::DmaAddr;
 use core_ib::{Guid, Instant};
 use corosensei::stack::{DefaultStack, Stack as _};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use platform_sim::hca::infinihost::{Config, InfiniHost};
+use platform_sim::hca::infinihost::{Config, InfiniHost, Variant};
 use platform_sim::machine::{
     Bus, Cable, Delivery, DmaFault, LinkControl, LinkParameters, Message, PciFunction,
     SendQueueFull, TimerId, Wire, WireEnd,
@@ -251,9 +251,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(arenas: &[Arena; 2]) -> Self {
+    fn new(variant: Variant, arenas: &[Arena; 2]) -> Self {
         let card = |number: u64| {
-            InfiniHost::new(Config::new(Guid(0x0002_c900_0000_0000 + number * 0x100)))
+            let guid = Guid(0x0002_c900_0000_0000 + number * 0x100);
+            InfiniHost::new(Config::of(variant, guid))
         };
         let slot = |number: usize| Slot {
             memory: arenas[number].0,
@@ -386,9 +387,9 @@ fn run(
 type Taken = (&'static str, &'static str, usize);
 
 /// Brings up both on stacks of `len` bytes, has one ping the other, and shuts them down. Gives what stack each part took.
-fn two_bare_machines(len: usize) -> Vec<Taken> {
+fn two_bare_machines(variant: Variant, len: usize) -> Vec<Taken> {
     let arenas = [Arena::new(), Arena::new()];
-    let mut bench = Bench::new(&arenas);
+    let mut bench = Bench::new(variant, &arenas);
     let [first, second] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
     let host = |name, address, peer, subnet_manager| Host {
         name,
@@ -436,10 +437,9 @@ fn two_bare_machines(len: usize) -> Vec<Taken> {
     taken.collect()
 }
 
-#[test]
-fn two_bare_machines_ping_each_other_on_16_kib_of_stack() {
+fn ping_on_16_kib(variant: Variant) {
     // First where what is too much has a name, then where nothing but a guard page is below.
-    let taken = two_bare_machines(ROOMY);
+    let taken = two_bare_machines(variant, ROOMY);
     for (host, what, taken) in &taken {
         println!("{host}: {what}: {taken} bytes of stack");
     }
@@ -447,5 +447,16 @@ fn two_bare_machines_ping_each_other_on_16_kib_of_stack() {
     for (host, what, taken) in taken {
         assert!(taken <= STACK, "{host}: {what}: {taken} bytes of stack");
     }
-    two_bare_machines(STACK);
+    two_bare_machines(variant, STACK);
+}
+
+#[test]
+fn two_bare_machines_ping_each_other_on_16_kib_of_stack() {
+    ping_on_16_kib(Variant::Tavor);
+}
+
+#[test]
+fn two_bare_machines_with_mem_free_cards_do_so_too() {
+    ping_on_16_kib(Variant::Arbel);
+    ping_on_16_kib(Variant::Sinai);
 }

@@ -1,4 +1,4 @@
-//! The conformance suite over the InfiniHost driver on the MT23108 model: two machines of one world, on a cable.
+//! The conformance suite over the InfiniHost driver on the models of the family: two machines of one world, on a cable.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -8,7 +8,7 @@ use hca_abi::infinihost::regs::CatasKind;
 use mthca_hw::{Hca, Profile};
 use openib_tests::conformance;
 use openib_tests::conformance::{Declared, Features, Filter, Hears, Refusal, Rig, Side, TooLong};
-use platform_sim::hca::infinihost::{Config, InfiniHost};
+use platform_sim::hca::infinihost::{Config, InfiniHost, Variant};
 use platform_sim::machine::{
     self, Cable, Delivery, LinkControl, LinkParameters, OnReport, SendQueueFull, SimPlatform, Wire,
     WireEnd, World,
@@ -228,6 +228,33 @@ fn poor(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
     run(&make_poor, true, &POOR, case);
 }
 
+/// Two machines whose cards are of this variant.
+fn of(variant: Variant, case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    let change = move |card: &mut Config| *card = Config::of(variant, card.node_guid);
+    run(&change, false, &DECLARED, case);
+}
+
+/// The MT25208 as it is without an MT23108's firmware: mem-free, two ports.
+fn arbel(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    of(Variant::Arbel, case);
+}
+
+/// The MT25204: mem-free, one port, keys of its own.
+fn sinai(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    of(Variant::Sinai, case);
+}
+
+/// The least that a mem-free card and its machine can be: under its old number, 32-bit accesses, an interrupt pin,
+/// commands that take their time.
+fn poor_sinai(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
+    let make_poor = |card: &mut Config| {
+        *card = Config::of(Variant::SinaiOld, card.node_guid);
+        card.msix = false;
+        card.command_time = Duration::from_micros(30);
+    };
+    run(&make_poor, true, &DECLARED, case);
+}
+
 /// Runs `case` in a rig of its own.
 fn run(
     change: &dyn Fn(&mut Config),
@@ -307,21 +334,30 @@ fn run_in(
 
 conformance!(infinihost, rig);
 conformance!(poor_infinihost, poor);
+conformance!(arbel_infinihost, arbel);
+conformance!(sinai_infinihost, sinai);
+conformance!(poor_sinai_infinihost, poor_sinai);
 conformance!(infinihost_connections, rig, connections);
 conformance!(poor_infinihost_connections, poor, connections);
+conformance!(arbel_infinihost_connections, arbel, connections);
+conformance!(sinai_infinihost_connections, sinai, connections);
+conformance!(poor_sinai_infinihost_connections, poor_sinai, connections);
 
 #[path = "user/mod.rs"]
 mod user;
 
 #[test]
 fn a_process_sends_receives_polls_and_sleeps_by_its_own_page() {
-    rig(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig));
-    poor(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig));
+    rig(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig, false));
+    poor(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig, false));
+    arbel(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig, true));
+    poor_sinai(|rig| user::a_process_sends_receives_polls_and_sleeps_by_its_own_page(rig, true));
 }
 
 #[test]
 fn a_process_rings_for_nobody_elses_queue() {
-    rig(|rig| user::a_process_rings_for_nobody_elses_queue(rig));
+    rig(|rig| user::a_process_rings_for_nobody_elses_queue(rig, false));
+    sinai(|rig| user::a_process_rings_for_nobody_elses_queue(rig, true));
 }
 
 /// The cases of several contexts at once, ours and the interrupts', in one world after the other: by the wall's clock, and

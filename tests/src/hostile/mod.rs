@@ -1,4 +1,5 @@
-//! A device that lies: the MT23108 model behind a wrapper that changes, drops and repeats what the device says.
+//! A device that lies: the model of an InfiniHost with two ports behind a wrapper that changes, drops and repeats what
+//! the device says.
 
 mod stack;
 mod user;
@@ -9,7 +10,7 @@ use core::fmt;
 use core_ib::platform::DmaAddr;
 use core_ib::{Guid, Instant};
 use hca_abi::infinihost::regs;
-use platform_sim::hca::infinihost::{Config, InfiniHost};
+use platform_sim::hca::infinihost::{Config, InfiniHost, Variant};
 use platform_sim::machine::{
     Bus, DmaFault, Ledger, LinkControl, LinkParameters, Message, PciFunction, SendQueueFull,
     SplitMix64, TimerId,
@@ -151,26 +152,32 @@ pub struct Liar {
 }
 
 impl Liar {
-    /// One whose lies are left to chance.
+    /// One whose lies are left to chance; so is which of the two modes it speaks.
     pub fn new(lies: Lies, seed: u64) -> Self {
+        let variant = [Variant::Tavor, Variant::Arbel][(seed / 3 % 2) as usize];
+        Self::of(variant, lies, seed)
+    }
+
+    /// One of this variant.
+    pub fn of(variant: Variant, lies: Lies, seed: u64) -> Self {
         let mut dice = SplitMix64::new(seed);
         // Opening alone takes some hundreds.
         let honest_for = dice.below(1500);
-        Self::with_mind(lies, Dice::Seed(dice), honest_for)
+        Self::with_mind(variant, lies, Dice::Seed(dice), honest_for)
     }
 
     /// One whose lies are written down: the number of accesses before the first one, and then the lies.
-    pub fn by_the_book(lies: Lies, bytes: &[u8]) -> Self {
+    pub fn by_the_book(variant: Variant, lies: Lies, bytes: &[u8]) -> Self {
         let (head, rest) = bytes.split_at_checked(2).unwrap_or_default();
         let honest_for = head
             .iter()
             .rev()
             .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let (rest, left_out) = (rest.iter().copied().collect(), 0);
-        Self::with_mind(lies, Dice::Bytes { rest, left_out }, honest_for)
+        Self::with_mind(variant, lies, Dice::Bytes { rest, left_out }, honest_for)
     }
 
-    fn with_mind(lies: Lies, dice: Dice, honest_for: u64) -> Self {
+    fn with_mind(variant: Variant, lies: Lies, dice: Dice, honest_for: u64) -> Self {
         let mind = Mind {
             lies,
             dice,
@@ -179,7 +186,7 @@ impl Liar {
             honest_for,
         };
         Self {
-            inner: InfiniHost::new(Config::new(Guid(0x0002_c900_0000_0100))),
+            inner: InfiniHost::new(Config::of(variant, Guid(0x0002_c900_0000_0100))),
             mind,
             accesses: 0,
             stuck: false,

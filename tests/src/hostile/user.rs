@@ -11,6 +11,7 @@ use core_ib::verbs::{
 use core_ib::wire::mad::{AttributeId, Mad, Method, PortInfo, PortPhysState, PortState, Smp};
 use core_ib::{Gid, Lid, QKey, Qpn};
 use mthca_hw::{Hca, Interrupts, Profile};
+use platform_sim::hca::infinihost::Variant;
 use platform_sim::machine::{
     Cable, Config as WorldConfig, LinkParameters, OnReport, Report, SimPlatform, WireEnd, World,
 };
@@ -350,5 +351,10 @@ pub fn drive_untrusted(bytes: &[u8]) {
         1 => Interrupts::Pin,
         _ => Interrupts::None,
     };
-    live(Liar::by_the_book(lies, bytes), 1, interrupts);
+    let variant = if kind & 0x80 == 0 {
+        Variant::Tavor
+    } else {
+        Variant::Arbel
+    };
+    live(Liar::by_the_book(variant, lies, bytes), 1, interrupts);
 }

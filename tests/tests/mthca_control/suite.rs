@@ -1,4 +1,4 @@
-//! The control path of the InfiniHost driver on the MT23108 model: what the conformance suite, which knows no driver,
+//! The control path of the InfiniHost driver on a model of the family: what the conformance suite, which knows no driver,
 //! cannot ask for. What errors name, what queries round, memory, several contexts at once, and the end of the HCA.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ impl Wake for Bell {
 }
 
 fn card(number: u64) -> Config {
-    Config::new(Guid(0x0002_c900_0000_0000 + number * 0x100))
+    Config::of(super::VARIANT, Guid(0x0002_c900_0000_0000 + number * 0x100))
 }
 
 fn world(seed: u64, config: Config) -> (World, HostId) {
