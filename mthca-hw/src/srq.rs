@@ -310,7 +310,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         lent: Lent,
     ) -> Result<(), VerbsError> {
         let stride = Self::srq_stride(init.max_sge);
-        let [_, record] = self.user_bells(&lent, [false, true])?;
+        let [_, record] = self.user_bells(&lent, &init.owner, [false, true])?;
         let told = Told {
             pd: pd_number,
             stride,

@@ -18,7 +18,7 @@ use crate::profile::Profile;
 use crate::uar::PAGE;
 use crate::users::Users;
 use core_ib::LKey;
-use core_ib::platform::{DmaAddr, Platform, PlatformError, Table};
+use core_ib::platform::{Platform, PlatformError, Table};
 use core_ib::verbs::{CqHandle, Object, Owner, QpInit, UserHandle, VerbsError, kind};
 
 /// One context.
@@ -43,10 +43,6 @@ pub(crate) struct Lent {
     pub page: u32,
     /// Key of the memory that the queue lies in.
     pub lkey: u32,
-    /// M: pages of its doorbell records: of group 1, of group 2.
-    pub pages: [u64; 2],
-    /// M: where in the context the records are.
-    pub indices: [u32; 2],
 }
 
 /// Doorbell records in a page.
@@ -82,14 +78,6 @@ impl<'p, P: Platform> UserPages<'p, P> {
         let first = context as usize * self.each as usize;
         let pages = self.table.get_mut(first..first + self.each as usize);
         pages.unwrap_or_default()
-    }
-}
-
-impl Lent {
-    /// Page and place of each of its doorbell records.
-    fn bells(&self) -> [(u64, u32); 2] {
-        let ([first, second], [one, other]) = (self.pages, self.indices);
-        [(first, one), (second, other)]
     }
 }
 
@@ -153,7 +141,6 @@ impl<P: Platform> Inner<'_, P> {
             return Ok(None);
         };
         let LKey(lkey) = buffer.lkey;
-        let (pages, indices) = (buffer.doorbell_pages, buffer.doorbell_indices);
         let held = self.contexts.get(buffer.context)?;
         if !held.users.enter() {
             return Err(VerbsError::InvalidHandle { object: User::NAME });
@@ -163,8 +150,6 @@ impl<P: Platform> Inner<'_, P> {
             context,
             page: self.user_page(context),
             lkey,
-            pages: pages.map(DmaAddr::get),
-            indices,
         }))
     }
 
@@ -173,16 +158,20 @@ impl<P: Platform> Inner<'_, P> {
     pub(crate) fn user_bells(
         &self,
         lent: &Lent,
+        owner: &Owner,
         wanted: [bool; 2],
     ) -> Result<[u32; 2], VerbsError> {
+        let Owner::User(buffer) = owner else {
+            return Ok([0; 2]);
+        };
         if self.chip.is_mem_free() {
-            for (is_wanted, (page, index)) in wanted.into_iter().zip(lent.bells()) {
-                if is_wanted {
-                    self.map_user_page(lent, page, index)?;
-                }
+            let pages = buffer.doorbell_pages.iter();
+            let bells = pages.zip(buffer.doorbell_indices);
+            for (_, (page, index)) in wanted.iter().zip(bells).filter(|(wanted, _)| **wanted) {
+                self.map_user_page(lent, page.get(), index)?;
             }
         }
-        Ok(lent.indices)
+        Ok(buffer.doorbell_indices)
     }
 
     /// Puts a user's page behind its context, the first time; afterwards it has to be the same one.

@@ -194,7 +194,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         }
         let lent = self.enter_user(&init.owner)?;
         let made = match lent {
-            Some(lent) => self.create_user_cq(lent, log_size, init.vector),
+            Some(lent) => self.create_user_cq(lent, log_size, init),
             None => self.create_kernel_cq(log_size, init.vector),
         };
         if made.is_err() {
@@ -208,10 +208,10 @@ impl<'p, P: Platform> Inner<'p, P> {
         &self,
         lent: Lent,
         log_size: u8,
-        vector: u16,
+        init: &CqInit,
     ) -> Result<Created<CqHandle>, VerbsError> {
         let pd = self.pd_of_key(lent.lkey)?;
-        let bells = self.user_bells(&lent, [true, true])?;
+        let bells = self.user_bells(&lent, &init.owner, [true, true])?;
         let vacant = self.cqs.reserve()?;
         let (index, generation) = (vacant.index(), vacant.generation());
         let place = self.cq_places.get(index as usize).ok_or(STALE)?;
@@ -219,7 +219,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             let number = self.plan.cq.number(index, generation);
             let mut context = self.cq_context(number, log_size, lent.lkey, bells);
             context
-                .set_completion_eqn(self.eqn(Which::Completion(vector)))
+                .set_completion_eqn(self.eqn(Which::Completion(init.vector)))
                 .set_pd(pd)
                 .set_uar_page(lent.page);
             self.back(Kind::Cqc, self.plan.cq.entry(number), 1)?;

@@ -67,8 +67,6 @@ struct Claims {
     send_records: Option<Extent>,
     recv_records: Option<Extent>,
     lent: Option<Lent>,
-    /// M: places of doorbell records: of the send queue, of the receive queue.
-    bells: [u32; 2],
 }
 
 /// One queue of a QP as an HCA of the M-mode is told of it.
@@ -308,7 +306,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             claims.srq = Some(srq.index());
         }
         if let Some(lent) = &claims.lent {
-            claims.bells = self.user_bells(lent, [true, init.srq.is_none()])?;
+            self.user_bells(lent, &init.owner, [true, init.srq.is_none()])?;
             return Ok(None); // who posts remembers
         }
         claims.send_records = Some(self.records.take(send.mask.saturating_add(1))?);
@@ -462,7 +460,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                 None => (None, None, None),
             };
             let pd = claims.pd.map_or(0, |pd| pd.index);
-            let rings = self.rings(index, number, init, &shapes, &claims);
+            let rings = self.rings(index, number, init, &shapes);
             *control = QpControl {
                 port: if special.is_some() { init.port } else { 0 },
                 ring,
@@ -507,16 +505,9 @@ impl<'p, P: Platform> Inner<'p, P> {
 
     /// M: what the HCA is told of the queues. A user's lie in one piece of memory, the send queue behind the receive
     /// queue at a multiple of its own stride (infinihost 5.1, 11.2).
-    fn rings(
-        &self,
-        index: u32,
-        number: u32,
-        init: &QpInit,
-        [recv, send]: &[Shape; 2],
-        claims: &Claims,
-    ) -> Rings {
-        if claims.lent.is_some() {
-            let [send_bell, recv_bell] = claims.bells;
+    fn rings(&self, index: u32, number: u32, init: &QpInit, [recv, send]: &[Shape; 2]) -> Rings {
+        if let Owner::User(buffer) = &init.owner {
+            let [send_bell, recv_bell] = buffer.doorbell_indices;
             let count = if init.srq.is_some() {
                 0
             } else {
