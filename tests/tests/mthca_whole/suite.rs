@@ -569,8 +569,8 @@ fn a_cq_of_any_vector_fires_and_those_of_the_others_do_not() {
                     hca.destroy_ah(ah).unwrap();
                 }
             }
-            a.end();
-            ends.into_iter().for_each(End::end);
+            a.end_with(&[]);
+            ends.into_iter().for_each(|end| end.end_with(&[]));
             active.end();
             close(hca);
         });
