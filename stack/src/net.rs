@@ -29,6 +29,7 @@ pub(crate) struct Net<'d, V: Verbs, P: Platform> {
 
 impl<'d, V: Verbs, P: Platform> Net<'d, V, P> {
     /// Opens it. Control context; blocks.
+    #[inline(never)]
     pub(crate) fn open(
         device: &'d V,
         machine: &'d P,

@@ -138,6 +138,7 @@ pub(crate) enum PortStep {
 
 impl<'d, V: Verbs, P: Platform> Port<'d, V, P> {
     /// Opens the special QPs. Control context; blocks.
+    #[inline(never)]
     pub(crate) fn open(
         device: &'d V,
         machine: &'d P,

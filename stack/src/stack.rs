@@ -144,6 +144,7 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
         }
     }
 
+    #[inline(never)]
     fn fill(&mut self, machine: &'d P, count: u8, config: &Config<'d>) -> Result<(), StackError> {
         for number in 1..=count {
             let port = Port::open(self.device, machine, number, config)?;

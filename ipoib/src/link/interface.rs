@@ -64,6 +64,7 @@ pub struct LinkInterface<'a, V: Verbs, P: Platform> {
 impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
     /// An interface of the partition of `p_key` on port `port` (1 or 2) of `device`, whose rings and tables come from
     /// `machine`, the one that the device is in. Control context; blocks. On error nothing is left behind.
+    #[inline(never)]
     pub fn open(
         device: &'a V,
         machine: &'a P,
@@ -88,8 +89,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             Some(wanted) => match Connected::open(device, machine, profile.vector, wanted) {
                 Ok(connected) => Some(connected),
                 Err(error) => {
-                    // The first error is the one to be told.
-                    let _ = Placed::into_inner(rings).close();
+                    Self::close_rings(rings);
                     return Err(error);
                 }
             },
@@ -103,6 +103,13 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             ring_frames,
             port,
         })
+    }
+
+    /// After an error, which is the one to be told. What is taken out of its place needs a frame of its own.
+    #[cold]
+    #[inline(never)]
+    fn close_rings(rings: Placed<'a, Rings<'a, V, P>, P>) {
+        let _ = Placed::into_inner(rings).close();
     }
 
     /// In a function of its own, so that its frame is gone when the rings are opened.

@@ -116,6 +116,7 @@ pub(super) struct Rings<'a, V: Verbs, P: Platform> {
 impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
     /// Makes QP, CQs and rings for frames of at most `frame_len` bytes, and address handles for `routes` routes. The QP
     /// is in RESET. Control context; blocks. On error nothing is left behind.
+    #[inline(never)]
     pub(super) fn open(
         device: &'a V,
         machine: &'a P,
