@@ -429,11 +429,13 @@ fn concerns(line: &str) -> bool {
         "stall",
     ];
     // The second is Linux's own race: a MAD that comes before its agent for answers is there. So is the third: after each
-    // event of a port the subnet administrator's address is unknown for a moment, and IPoIB asks for paths meanwhile.
+    // event of a port the subnet administrator's address is unknown for a moment, and IPoIB asks for paths meanwhile. And the
+    // fourth: an interface that has its carrier has no queue yet, and takes what waited for a group for congestion (2).
     let harmless = [
         "No bridge found",
         "Unable to find port agent",
         "ib_sa_path_rec_get failed: -11",
+        "failed to re-queue packet, ret:2",
         "clocksource",
         "Spectre",
     ];

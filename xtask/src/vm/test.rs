@@ -17,6 +17,9 @@ pub struct Options {
     quick: bool,
     /// Only groups and cases whose names ("group/case") contain one of these.
     filter: Vec<String>,
+    /// Without groups and cases whose names contain this. May be given several times.
+    #[arg(long, value_name = "WORD")]
+    without: Vec<String>,
     /// Goes on where an interrupted run was, and does not repeat what passed.
     #[arg(long)]
     resume: bool,
@@ -89,6 +92,8 @@ fn plan(options: &Options, memory: &Memory) -> Vec<(&'static Group, Vec<&'static
         let wanted = |case: &Case| {
             let name = format!("{}/{}", group.name, case.name);
             let named = words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+            let mut without = options.without.iter();
+            let named = named && !without.any(|word| name.contains(word.as_str()));
             let passed = memory.entries.get(&name).is_some_and(|(passed, _)| *passed);
             named && !(options.quick && case.long) && !(options.resume && passed)
         };
