@@ -85,10 +85,7 @@ const STAGES: [Stage; 14] = [
     Stage {
         name: "package",
         minutes: 20,
-        run: |limit| {
-            let words = ["package", "--workspace", "--allow-dirty"];
-            finish(cargo(&words).arg("--quiet"), Some(limit))
-        },
+        run: package,
     },
     Stage {
         name: "capture",
@@ -206,6 +203,19 @@ fn vm(limit: Duration) -> Result<(), String> {
         command.args(["--without", word]);
     }
     finish(&mut command, Some(limit))
+}
+
+/// Packages every crate and builds it from its package. Cargo keeps what it has unpacked by the directory, name and version,
+/// so that in a directory used before it would build on the packages of then.
+fn package(limit: Duration) -> Result<(), String> {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    let now = now.map_err(|error| error.to_string())?;
+    let fresh = root().join(format!("target/packages-{}", now.as_nanos()));
+    let words = ["package", "--workspace", "--allow-dirty", "--quiet"];
+    let result = finish(cargo(&words).arg("--target-dir").arg(&fresh), Some(limit));
+    // What cannot be removed is in nobody's way.
+    let _ = std::fs::remove_dir_all(fresh);
+    result
 }
 
 fn script(path: &str, limit: Duration) -> Result<(), String> {
