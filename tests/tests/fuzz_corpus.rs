@@ -8,15 +8,17 @@ use std::path::Path;
 type Target = (&'static str, fn(&[u8]));
 
 /// Every target of `fuzz/fuzz_targets`, and what it calls.
-const TARGETS: [Target; 9] = [
-    ("cm", ib_cm::read_untrusted),
+const TARGETS: [Target; 8] = [
     ("driver", hostile::drive_untrusted),
     ("hca_entries", |bytes| {
         hca_abi::read_untrusted(bytes);
         mthca_hw::read_untrusted(bytes);
     }),
     ("ipoib", core_ib::wire::ipoib::read_untrusted),
-    ("mad", ib_mad::read_untrusted),
+    ("mad", |bytes| {
+        ib_mad::read_untrusted(bytes);
+        ib_cm::read_untrusted(bytes);
+    }),
     ("model", platform_sim::serve::drive_untrusted),
     ("packet", core_ib::wire::packet::read_untrusted),
     ("topology", |bytes| {
