@@ -6,7 +6,7 @@ use super::setup::{self, place};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Flags of `test`.
@@ -160,18 +160,7 @@ pub fn run(options: &Options) -> Result<(), String> {
                 entry.seconds
             );
             if !passed {
-                let lines: Vec<&str> = entry.note.lines().collect();
-                // What was asked, and how it ended.
-                let hidden = 1..lines.len().saturating_sub(SHOWN).max(1);
-                for (number, line) in lines.iter().enumerate() {
-                    if hidden.start == number && !hidden.is_empty() {
-                        let place = run.folder.display();
-                        println!("    … {} lines; see {place}", hidden.len());
-                    }
-                    if !hidden.contains(&number) {
-                        println!("    {line}");
-                    }
-                }
+                show(&entry, &run.folder);
             }
             memory.note(&entry)?;
             table.push(entry);
@@ -179,6 +168,20 @@ pub fn run(options: &Options) -> Result<(), String> {
         run.close();
     }
     report(&table)
+}
+
+/// What went wrong: how it began, how it ended, and where the rest is.
+fn show(entry: &Entry, folder: &Path) {
+    let lines: Vec<&str> = entry.note.lines().collect();
+    let hidden = 1..lines.len().saturating_sub(SHOWN).max(1);
+    for (number, line) in lines.iter().enumerate() {
+        if hidden.start == number && !hidden.is_empty() {
+            println!("    … {} lines; see {}", hidden.len(), folder.display());
+        }
+        if !hidden.contains(&number) {
+            println!("    {line}");
+        }
+    }
 }
 
 /// A group that is being run.
@@ -280,9 +283,15 @@ fn report(table: &[Entry]) -> Result<(), String> {
             entry.name, entry.seconds
         );
     }
-    let failed = table.iter().filter(|entry| !entry.passed).count();
-    match failed {
+    let failed = table.iter().filter(|entry| !entry.passed);
+    // Once more, where whoever reads the end of a log finds it.
+    for entry in failed.clone() {
+        let group = entry.name.split('/').next().unwrap_or_default();
+        println!("\n{}:", entry.name);
+        show(entry, &place().join("run").join(group));
+    }
+    match failed.count() {
         0 => Ok(()),
-        _ => Err(format!("{failed} of {} cases failed", table.len())),
+        failed => Err(format!("{failed} of {} cases failed", table.len())),
     }
 }
