@@ -14,18 +14,51 @@ use std::time::Instant;
 pub struct Options {
     #[command(flatten)]
     target: For,
-    /// The device model of both guests.
-    #[arg(long, default_value = "tavor")]
-    model: String,
+    /// Only these HCAs: tavor, arbel-compat, arbel, sinai, sinai-old. May be given several times.
+    #[arg(long, value_name = "CHIP", value_delimiter = ',')]
+    chip: Vec<String>,
+    /// The short run: one HCA of each mode, and of the second the least.
+    #[arg(long)]
+    quick: bool,
     /// How often the module is loaded and unloaded, with traffic in between.
     #[arg(long, default_value_t = 3)]
     loads: u32,
     /// A module that is built already.
     #[arg(long)]
     module: Option<PathBuf>,
-    /// Only cases whose names contain this.
-    filter: Option<String>,
+    /// Only groups and cases whose names ("chip/case") contain one of these.
+    filter: Vec<String>,
+    /// Without those whose names contain this. May be given several times.
+    #[arg(long, value_name = "WORD")]
+    without: Vec<String>,
+    /// Lists what there is.
+    #[arg(long)]
+    list: bool,
 }
+
+/// HCAs in both guests.
+struct Group {
+    /// As `openib-sim serve` calls its model.
+    name: &'static str,
+    /// All cases and not the least alone, unless more are asked for by name.
+    whole: bool,
+    quick: bool,
+}
+
+impl Group {
+    const fn new(name: &'static str, whole: bool, quick: bool) -> Self {
+        Self { name, whole, quick }
+    }
+}
+
+/// In this order: T-mode, T-mode by another name, M-mode with each way to arm and to make keys.
+const GROUPS: [Group; 5] = [
+    Group::new("tavor", true, true),
+    Group::new("arbel-compat", false, false),
+    Group::new("arbel", true, true),
+    Group::new("sinai", false, false),
+    Group::new("sinai-old", false, false),
+];
 
 type Outcome = Result<String, String>;
 
@@ -33,130 +66,146 @@ type Outcome = Result<String, String>;
 struct Case {
     name: &'static str,
     run: fn(&mut Guests, &Options) -> Outcome,
+    /// Of the least that is tried on every HCA.
+    least: bool,
 }
 
-/// In this order. The first two make what the others need.
+impl Case {
+    const fn new(name: &'static str, run: fn(&mut Guests, &Options) -> Outcome) -> Self {
+        let least = false;
+        Self { name, run, least }
+    }
+
+    const fn least(mut self) -> Self {
+        self.least = true;
+        self
+    }
+}
+
+/// The first of these make what the others need.
+const FIRST: usize = 3;
+
+/// In this order.
 const CASES: [Case; 14] = [
-    Case {
-        name: "the module loads",
-        run: loads,
-    },
-    Case {
-        name: "the stock driver loads",
-        run: stock,
-    },
-    Case {
-        name: "interfaces come up",
-        run: up,
-    },
-    Case {
-        name: "ethtool",
-        run: ethtool,
-    },
-    Case {
-        name: "ping",
-        run: ping,
-    },
-    Case {
-        name: "ping6",
-        run: ping6,
-    },
-    Case {
-        name: "multicast",
-        run: multicast,
-    },
-    Case {
-        name: "iperf3",
-        run: iperf,
-    },
-    Case {
-        name: "P_Key interface",
-        run: p_key,
-    },
-    Case {
-        name: "link flap",
-        run: flap,
-    },
-    Case {
-        name: "restart",
-        run: restart,
-    },
-    Case {
-        name: "unbind and bind",
-        run: unbind,
-    },
-    Case {
-        name: "load and unload",
-        run: reload,
-    },
-    Case {
-        name: "the stock driver instead",
-        run: compare,
-    },
+    Case::new("the module loads", loads).least(),
+    Case::new("the stock driver loads", stock).least(),
+    Case::new("interfaces come up", up).least(),
+    Case::new("ethtool", ethtool),
+    Case::new("ping", ping).least(),
+    Case::new("ping6", ping6),
+    Case::new("multicast", multicast),
+    Case::new("iperf3", iperf).least(),
+    Case::new("P_Key interface", p_key),
+    Case::new("link flap", flap),
+    Case::new("restart", restart).least(),
+    Case::new("unbind and bind", unbind),
+    Case::new("load and unload", reload).least(),
+    Case::new("the stock driver instead", compare),
 ];
 
 /// Has a script wait: `until_ TIMES COMMAND`, five times a second.
 const UNTIL: &str = "until_() { n=$1; shift; for i in $(seq $n); do \"$@\" > /dev/null 2>&1 && return 0; sleep 0.2; done; echo \"never: $*\"; return 1; }\n";
 
+/// What is to be run of a group.
+fn plan(group: &Group, options: &Options) -> Vec<&'static Case> {
+    let chips = &options.chip;
+    let asked = |word: &String| word == group.name;
+    let named = chips.iter().any(asked) || options.filter.iter().any(|word| word.contains('/'));
+    let takes_part = match chips.is_empty() {
+        true => group.quick || !options.quick || named,
+        false => chips.iter().any(asked),
+    };
+    if !takes_part {
+        return Vec::new();
+    }
+    let whole = match options.quick {
+        true => group.name == "tavor",
+        false => group.whole,
+    };
+    let wanted = |case: &&Case| {
+        let name = format!("{}/{}", group.name, case.name);
+        let holds = |word: &String| name.contains(word.as_str());
+        match options.filter.is_empty() {
+            true => (whole || case.least) && !options.without.iter().any(holds),
+            false => options.filter.iter().any(holds) && !options.without.iter().any(holds),
+        }
+    };
+    let rest: Vec<_> = CASES.iter().skip(FIRST).filter(wanted).collect();
+    if rest.is_empty() && !CASES.iter().take(FIRST).any(|case| wanted(&case)) {
+        return Vec::new();
+    }
+    CASES.iter().take(FIRST).chain(rest).collect()
+}
+
 /// Runs the cases, and prints a table.
 pub fn run(options: &Options) -> Result<(), String> {
+    let plans = GROUPS.iter().map(|group| (group, plan(group, options)));
+    let plans: Vec<_> = plans.filter(|(_, cases)| !cases.is_empty()).collect();
+    if options.list {
+        for (group, cases) in &plans {
+            cases
+                .iter()
+                .for_each(|case| println!("{}/{}", group.name, case.name));
+        }
+        return Ok(());
+    }
+    if plans.is_empty() {
+        return Err("there is no such case: --list shows all".into());
+    }
     set_up(&[options.target.kernel], false)?;
     let target = options.target.clone();
     let module = match &options.module {
         Some(module) => module.clone(),
         None => build::run(&build::Options { target }, None)?,
     };
-    let wanted = WantedGuests {
-        guests: 2,
-        model: options.model.clone(),
-        kernel: options.target.kernel,
-        more: [
-            "--guests",
-            "2",
-            "--hosts",
-            "1",
-            "--ours",
-            "1",
-            "--managers",
-            "1",
-            "--partition",
-            "0x8001",
-        ]
-        .map(String::from)
-        .to_vec(),
-        ethernet: false,
-        interactive: false,
-    };
-    let mut lab = Guests::start(&wanted, &place().join("run"))?;
-    bring(&mut lab, &module)?;
     let mut failed = Vec::new();
-    let wanted = |case: &Case| {
-        let filter = options.filter.as_deref();
-        filter.is_none_or(|filter| case.name.contains(filter))
-    };
-    for (number, case) in CASES.iter().enumerate() {
-        if number > 2 && !wanted(case) {
-            continue;
-        }
-        let start = Instant::now();
-        lab.remark(case.name);
-        let result = (case.run)(&mut lab, options).and_then(|note| quiet(&mut lab, note));
-        let seconds = start.elapsed().as_secs_f64();
-        match result {
-            Ok(note) => say!("passed  {:24} {seconds:6.1} s  {note}", case.name),
-            Err(error) => {
-                say!("FAILED  {:24} {seconds:6.1} s  {error}", case.name);
-                failed.push(case.name);
-                if number < 3 {
-                    break;
-                }
-            }
-        }
+    for (group, cases) in &plans {
+        failed.extend(run_group(group, cases, options, &module)?);
     }
     match failed.is_empty() {
         true => Ok(()),
         false => Err(format!("failed: {}", failed.join(", "))),
     }
+}
+
+/// Gives the names of those that failed.
+fn run_group(
+    group: &Group,
+    cases: &[&Case],
+    options: &Options,
+    module: &Path,
+) -> Result<Vec<String>, String> {
+    let serve = "--guests 2 --hosts 1 --ours 1 --managers 1 --partition 0x8001";
+    let wanted = WantedGuests {
+        guests: 2,
+        model: group.name.into(),
+        kernel: options.target.kernel,
+        more: serve.split(' ').map(String::from).collect(),
+        ethernet: false,
+        interactive: false,
+    };
+    let mut lab = Guests::start(&wanted, &place().join("run").join(group.name))?;
+    bring(&mut lab, module)?;
+    let mut failed = Vec::new();
+    for (number, case) in cases.iter().enumerate() {
+        let start = Instant::now();
+        let name = format!("{}/{}", group.name, case.name);
+        lab.remark(&name);
+        let result = (case.run)(&mut lab, options).and_then(|note| quiet(&mut lab, note));
+        let seconds = start.elapsed().as_secs_f64();
+        let (word, note) = match &result {
+            Ok(note) => ("passed", note),
+            Err(error) => ("FAILED", error),
+        };
+        say!("{word}  {name:34} {seconds:6.1} s  {}", note.trim());
+        if result.is_err() {
+            failed.push(name);
+            if number < FIRST {
+                break;
+            }
+        }
+    }
+    Ok(failed)
 }
 
 /// Puts the module into guest 1, by way of a script: guests have no network that is not under test.
@@ -395,10 +444,13 @@ fn options() -> Options {
             headers: None,
             kernel: crate::vm::Kernel::Stable,
         },
-        model: String::new(),
+        chip: Vec::new(),
+        quick: false,
         loads: 0,
         module: None,
-        filter: None,
+        filter: Vec::new(),
+        without: Vec::new(),
+        list: false,
     }
 }
 
