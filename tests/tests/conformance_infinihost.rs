@@ -37,6 +37,7 @@ const DECLARED: Declared = Declared {
     datagram_too_long: TooLong::InCompletion,
     receive_too_short: Hears::Error,
     send_error_is_fatal: false,
+    late_flush: Duration::from_millis(2100),
 };
 
 /// The same without attached memory in reach, which fast regions need.

@@ -189,6 +189,8 @@ macro_rules! variants {
 variants! {
     tavor: Variant::Tavor,
     arbel_compat: Variant::ArbelCompat,
+    arbel: Variant::Arbel,
+    sinai: Variant::Sinai,
 }
 
 /// The test above is one of the injection, too: that a failure was asked for is not that it came.

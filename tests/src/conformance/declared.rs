@@ -1,6 +1,7 @@
 //! What a device declares: its features, and its choices where the reference allows several.
 
 use bitflags::bitflags;
+use core::time::Duration;
 
 bitflags! {
     /// What there is. Without it, the calls concerned answer `Unsupported`.
@@ -97,6 +98,9 @@ pub struct Declared {
     pub receive_too_short: Hears,
     /// A send queue error of a datagram QP ends in ERR rather than in SQE. verbs 3.8.
     pub send_error_is_fatal: bool,
+    /// How long a receive request that is posted to a queue in ERR may wait for its flush, since the device is not told
+    /// and looks now and then. verbs 3.9: however late, without another modify.
+    pub late_flush: Duration,
 }
 
 impl Declared {

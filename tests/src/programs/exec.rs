@@ -166,7 +166,9 @@ impl<'a, P: Platform, D: Verbs> Run<'a, P, D> {
             call,
             Call::Poll { .. } | Call::Query { .. } | Call::QueryPort { .. }
         );
-        if !quiet {
+        if matches!(call, Call::PostRecv { .. }) {
+            self.pair.machines[0].sleep(SETTLE.max(self.pair.declared.late_flush));
+        } else if !quiet {
             self.pair.machines[0].sleep(SETTLE);
         }
         self.look_at_memory()?;

@@ -15,7 +15,7 @@ use hca_abi::infinihost::qp::{QpState, ServiceType};
 
 /// From an error to the first look at what was posted after it.
 const WATCH_FIRST: Duration = Duration::from_micros(100);
-/// Between the last two looks.
+/// Between two looks at most.
 const WATCH_LAST: Duration = Duration::from_secs(2);
 
 /// Which half of a queue pair.
@@ -157,7 +157,7 @@ impl InfiniHost {
     }
 
     /// In M-mode no doorbell tells of receive requests, and those that come to a queue in error are to be flushed: the
-    /// records are looked at for a while, ever more rarely.
+    /// records are looked at, ever more rarely, as long as there is such a queue.
     fn watch_after(&mut self, bus: &mut dyn Bus, pause: Duration) {
         self.watch = pause;
         bus.set_timer(timers::WATCH, bus.now().after(pause));
@@ -178,9 +178,9 @@ impl InfiniHost {
         let pause = if found {
             WATCH_FIRST
         } else {
-            self.watch.saturating_mul(2)
+            self.watch.saturating_mul(2).min(WATCH_LAST)
         };
-        if !failed.is_empty() && pause <= WATCH_LAST {
+        if !failed.is_empty() {
             self.watch_after(bus, pause);
         }
     }

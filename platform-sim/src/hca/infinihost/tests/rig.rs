@@ -186,7 +186,12 @@ impl Rig {
 
     /// Lets timers run until none is set for the next millisecond.
     pub fn settle(&mut self) {
-        let end = Instant(self.bus.now.0 + 1_000_000);
+        self.settle_for(1_000_000);
+    }
+
+    /// Lets so many nanoseconds pass.
+    pub fn settle_for(&mut self, nanoseconds: u64) {
+        let end = Instant(self.bus.now.0 + nanoseconds);
         while let Some((&id, &at)) = self.bus.timers.iter().min_by_key(|(_, at)| **at)
             && at <= end
         {

@@ -184,7 +184,7 @@ fn a_queue_pair_in_error_completes_each_request_by_itself() {
 
 /// No doorbell tells of a receive request in M-mode, so somebody has to look.
 #[test]
-fn receive_requests_posted_in_error_are_flushed_soon() {
+fn receive_requests_posted_in_error_are_flushed_soon_and_however_late() {
     let (mut rig, mut cq) = rig();
     let mut qp = rig.m_qp(0x30, ServiceType::UD, &cq);
     rig.modify_plain(Opcode::TO_ERR_QPEE, 0x30);
@@ -193,6 +193,11 @@ fn receive_requests_posted_in_error_are_flushed_soon() {
     let places = [qp.receive_wqe(0), qp.receive_wqe(1)];
     let flushed = places.map(|place| (place, Syndrome::FLUSHED.0));
     assert_eq!(polled(&mut rig, &mut cq, &qp), flushed);
+    rig.settle_for(60_000_000_000);
+    rig.m_post_receive(&mut qp, &[(BUFFER, 200)]);
+    rig.settle_for(2_000_000_000);
+    let late = [(qp.receive_wqe(2), Syndrome::FLUSHED.0)];
+    assert_eq!(polled(&mut rig, &mut cq, &qp), late);
     assert_eq!(rig.plain(Opcode::CLOSE_HCA, 0), CmdStatus::OK);
     assert!(rig.bus.timers.is_empty());
 }
