@@ -85,8 +85,12 @@ fn headers(target: &For) -> Result<PathBuf, String> {
     if let Some(headers) = &target.headers {
         return Ok(headers.clone());
     }
-    if target.kernel == Kernel::Newest {
-        return Err("the headers of the newest kernel are to be named: --headers".into());
+    match target.kernel {
+        Kernel::Stable => {}
+        Kernel::Newest => {
+            return Err("the headers of the newest kernel are to be named: --headers".into());
+        }
+        Kernel::Debug => return Ok(target.kernel.place().join("build")),
     }
     let modules = Path::new("/lib/modules");
     let built = std::fs::read_dir(modules)

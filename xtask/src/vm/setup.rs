@@ -36,6 +36,8 @@ pub enum Kernel {
     Stable,
     /// Debian's newest.
     Newest,
+    /// One that is built from the source of Debian's stable one, with what finds faults of a driver. Half an hour's work.
+    Debug,
 }
 
 impl Kernel {
@@ -44,6 +46,7 @@ impl Kernel {
         match self {
             Self::Stable => "stable",
             Self::Newest => "newest",
+            Self::Debug => "debug",
         }
     }
 
@@ -122,11 +125,12 @@ pub fn run(kernels: &[Kernel], anew: bool) -> Result<(), String> {
         let at = kernel.place();
         let name = kernel.name();
         if anew || !kernel.is_unpacked() {
-            let words: &[&Path] = match kernel {
-                Kernel::Stable => &[&at],
-                Kernel::Newest => &[&at, &sid],
+            let (script, words): (_, &[&Path]) = match kernel {
+                Kernel::Stable => ("kernel", &[&at]),
+                Kernel::Newest => ("kernel", &[&at, &sid]),
+                Kernel::Debug => ("debug-kernel", &[&at]),
             };
-            step(&format!("{name} kernel"), "kernel", words)?;
+            step(&format!("{name} kernel"), script, words)?;
         }
         if anew || !kernel.has_image() {
             step(&format!("{name} image"), "root", &[&debs, &at, &at])?;
