@@ -364,17 +364,21 @@ fn a_process_rings_for_nobody_elses_queue() {
 /// The cases of several contexts at once, ours and the interrupts', in one world after the other: by the wall's clock, and
 /// in virtual time with as many seeds, where a processor may be taken away at any point.
 fn several_at_once(config: &machine::Config) {
-    use conformance::{cq, fmr, posting, qp_states};
+    use conformance::{churn, cq, fmr, posting, qp_states};
     type Case = fn(&InfiniHosts<'_>);
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
+        |rig| churn::connections_come_and_go_beside_others(rig),
         |rig| cq::two_pollers_share_the_completions_and_neither_sees_one_twice(rig),
         |rig| cq::who_arms_and_then_polls_until_empty_never_misses_a_completion(rig),
         |rig| fmr::contexts_that_map_at_once_share_no_key_and_an_unmap_leaves_none(rig),
         |rig| posting::lists_of_two_posters_do_not_mix(rig),
         |rig| qp_states::two_who_modify_one_qp_get_the_results_of_some_order(rig),
     ];
-    for case in cases {
-        run_in(config.clone(), &|_| (), &DECLARED, case);
+    for variant in [Variant::Tavor, Variant::Arbel] {
+        let change = move |card: &mut Config| *card = Config::of(variant, card.node_guid);
+        for case in cases {
+            run_in(config.clone(), &change, &DECLARED, case);
+        }
     }
 }
 

@@ -58,6 +58,8 @@ fn on(variant: Variant, program: Program) -> Result<Tally, Disagreement> {
         seed: 1,
         on_report: OnReport::Collect,
         stalls: 0,
+        // The program's own is on the same stack, and optimised it is one large function.
+        stack_budget: None,
         ..machine::Config::default()
     };
     let cable = Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(20));

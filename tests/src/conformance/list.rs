@@ -230,6 +230,7 @@ macro_rules! conformance {
     };
     ($name:ident, $rig:path, connections) => {
         $crate::conformance!($name, $rig, {
+            churn: [connections_come_and_go_beside_others],
             connected: [
                 a_message_of_any_length_arrives_whole,
                 inline_data_of_a_connection_is_copied_while_posting,
