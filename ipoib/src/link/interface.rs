@@ -11,11 +11,15 @@ use crate::net::{GroupError, SendError};
 use crate::profile::Profile;
 use crate::room::Room;
 use crate::stats::Statistics;
+use core::time::Duration;
 use core_ib::platform::{Placed, Platform, Room as Place};
 use core_ib::verbs::{CqHandle, QpHandle, Verbs, VerbsError};
 use core_ib::wire::ipoib::{Encapsulation, EtherType, LinkAddress};
 use core_ib::{Gid, Instant, Lid, PKey, Qpn};
 use ib_cm::{Cm, CmError, Store};
+
+/// Sends that are on their way are looked at after so long, if nothing else leads to it before.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What the owner of an interface is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +162,9 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         self.connected.as_ref().map(|connected| connected.cqs())
     }
 
-    /// Arms all completion queues. Thread or soft interrupt. What completed before may or may not be announced: look
-    /// once more afterwards.
+    /// Arms the completion queues of receives. Thread or soft interrupt. What completed before may or may not be announced:
+    /// look once more afterwards. Sends that complete are announced only if somebody waits for a frame
+    /// ([`SendError::NoFrame`]); else they are looked at by the way, or when [`poll`](Self::poll) is due for them.
     pub fn arm(&self) -> Result<(), VerbsError> {
         if let Some(connected) = &self.connected {
             connected.arm()?;
@@ -218,9 +223,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
     /// Says what is due at `now`; call again until it says [`Step::WaitUntil`]. Looks at completions of sends, and sends
     /// what was parked. Thread or soft interrupt; never blocks.
     pub fn poll(&mut self, now: Instant) -> Step {
-        if self.rings.reap() {
-            self.link.handle(Event::QpTrouble, now);
-        }
+        self.reap(now);
         let step = loop {
             break match self.link.poll(now) {
                 Action::Send { frame, route } => {
@@ -245,7 +248,11 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             };
         };
         self.rings.flush();
-        step
+        match step {
+            // Nobody announces that they are done, or failed.
+            Step::WaitUntil(at) if self.is_sending() => Step::WaitUntil(at.min(now.after(LOOK))),
+            step => step,
+        }
     }
 
     fn len_of(&self, frame: FrameId) -> usize {
@@ -390,17 +397,38 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             && let Some(connected) = &mut self.connected
         {
             connected.reap(now);
-            let frame = connected.take()?;
-            return frame.0.checked_add(self.ring_frames).map(FrameId);
+            let mut frame = connected.take();
+            if frame.is_none() && connected.arm_sends().is_ok() {
+                connected.reap(now); // what completed before is not announced
+                frame = connected.take();
+            }
+            return frame?.0.checked_add(self.ring_frames).map(FrameId);
+        }
+        // Half of them at once: looking is no cheaper for one.
+        if self.rings.sending() > self.ring_frames / 2 {
+            self.reap(now);
         }
         if let Some(frame) = self.rings.take() {
             return Some(frame);
         }
-        // All are posted or parked: maybe some have completed.
+        if self.rings.arm_sends().is_ok() {
+            self.reap(now); // what completed before is not announced
+        }
+        self.rings.take()
+    }
+
+    /// Looks at completions of sends.
+    fn reap(&mut self, now: Instant) {
         if self.rings.reap() {
             self.link.handle(Event::QpTrouble, now);
         }
-        self.rings.take()
+    }
+
+    /// Sends are on their way.
+    fn is_sending(&self) -> bool {
+        let connected = self.connected.as_ref();
+        let sending = connected.map_or(0, |connected| connected.sending());
+        self.rings.sending() > 0 || sending > 0
     }
 
     /// Sends a datagram of `len` bytes to `to`; `fill` writes it into the memory that the HCA reads. `fill` is called if

@@ -272,10 +272,19 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
         self.stats
     }
 
-    /// Arms both queues. What completed before may or may not be announced: poll once more.
+    /// Arms the queue of receives. What completed before may or may not be announced: poll once more.
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
-        self.recv_cq.req_notify(NotifyKind::Any)?;
+        self.recv_cq.req_notify(NotifyKind::Any)
+    }
+
+    /// Arms the queue of sends, likewise: somebody waits for a frame.
+    pub(super) fn arm_sends(&self) -> Result<(), VerbsError> {
         self.send_cq.req_notify(NotifyKind::Any)
+    }
+
+    /// Frames that are posted to be sent, or have been and were not looked at.
+    pub(super) const fn sending(&self) -> u16 {
+        self.send.posted()
     }
 
     /// The QP is about to be started or mended: nothing is posted until `restart` or `resume`.

@@ -94,8 +94,17 @@ impl<'a, V: Verbs, P: Platform> Connected<'a, V, P> {
     }
 
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
-        self.recv_cq.req_notify(NotifyKind::Any)?;
+        self.recv_cq.req_notify(NotifyKind::Any)
+    }
+
+    /// Somebody waits for a frame.
+    pub(super) fn arm_sends(&self) -> Result<(), VerbsError> {
         self.send_cq.req_notify(NotifyKind::Any)
+    }
+
+    /// Frames that are posted to be sent, or have been and were not looked at.
+    pub(super) const fn sending(&self) -> u16 {
+        self.send.posted()
     }
 
     /// A frame to write into.
