@@ -41,7 +41,7 @@ static bool send_datagram(struct openib_host *host, const uint8_t *to, uint16_t 
 {
 	struct openib_packet packet = { bytes };
 
-	return openib_send(host, 0, to, ether_type, &packet, len, false) == OPENIB_SENT_TAKEN;
+	return openib_send(host, 0, to, ether_type, &packet, len, false, NULL) == OPENIB_SENT_TAKEN;
 }
 
 /* ARP over InfiniBand: RFC 4391, 9.1.1. */

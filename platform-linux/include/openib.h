@@ -275,6 +275,11 @@ struct openib_config {
    * Frames of each interface to receive into, 1 to 32768.
    */
   uint16_t recv_frames;
+  /**
+   * Interfaces take connections of peers, and can be told to send by them ([`openib_set_connected`]). Costs 3 MiB of DMA
+   * memory for each.
+   */
+  bool connected;
 };
 
 /**
@@ -630,11 +635,12 @@ bool openib_run_job(const struct openib_host *host);
 
 /**
  * Sends a datagram of `len` bytes by interface `index` to the address `to`; `openib_os_fill(packet)` gives it. With
- * `more` it may wait for the next one, or for `openib_flush`.
+ * `more` it may wait for the next one, or for `openib_flush`. With `TOO_LONG`, `mtu` is what the peer takes, or all peers if
+ * it is a group.
  *
  * # Safety
  *
- * `host` is open; `to` is 20 bytes; `packet` is there for the length of the call.
+ * `host` is open; `to` is 20 bytes; `packet` is there for the length of the call; `mtu` is the caller's, or null.
  */
 openib_sent openib_send(const struct openib_host *host,
                         uint32_t index,
@@ -642,7 +648,8 @@ openib_sent openib_send(const struct openib_host *host,
                         uint16_t ether_type,
                         struct openib_packet *packet,
                         size_t len,
-                        bool more);
+                        bool more,
+                        uint32_t *mtu);
 
 /**
  * What was sent with `more` goes out now.
@@ -661,6 +668,18 @@ void openib_flush(const struct openib_host *host, uint32_t index);
  * `host` is open.
  */
 void openib_set_up(const struct openib_host *host, uint32_t index, bool up);
+
+/**
+ * Interface `index` sends by connections to peers that take them, or by datagrams alone, as at first. The MTU changes with
+ * it: see `openib_look` after the next poll. `UNSUPPORTED` without `connected` in `struct openib_config`.
+ *
+ * # Safety
+ *
+ * `host` is open.
+ */
+openib_outcome openib_set_connected(const struct openib_host *host,
+                                    uint32_t index,
+                                    bool connected);
 
 /**
  * Receives datagrams to the group of an address (20 bytes) from now on, as soon as it is joined. Each call needs an

@@ -28,6 +28,9 @@ struct openib_device {
 	struct net_device *poller;
 	struct napi_struct napi;
 	struct sk_buff_head received;
+	/* What was too long for a peer: whoever sent it is told, where that is allowed. */
+	struct sk_buff_head too_long;
+	struct work_struct tell;
 	struct timer_list timer;
 	struct workqueue_struct *queue;
 	struct work_struct jobs;
@@ -48,6 +51,8 @@ struct openib_net {
 	u32 index;
 	u8 port;
 	u16 p_key;
+	/* What the administrator wants: repeated when the HCA was restarted. RTNL is held. */
+	bool connected;
 };
 
 /* pci.c: the host of a device goes up, or down. Both block. */
@@ -63,6 +68,7 @@ void openib_nets_publish(struct openib_device *device, struct openib_host *host)
 struct openib_host *openib_nets_take_back(struct openib_device *device);
 void openib_nets_apply(struct openib_device *device);
 void openib_nets_wake(struct openib_device *device);
+void openib_nets_tell(struct work_struct *work);
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 16, 0)
 #define timer_container_of from_timer

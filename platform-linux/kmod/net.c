@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Network interfaces: IPoIB as Linux has it, an address of 20 bytes and a header of 4, over the library's interfaces. */
 #include <linux/ethtool.h>
+#include <linux/icmpv6.h>
 #include <linux/if_arp.h>
 #include <linux/rtnetlink.h>
 #include <linux/skbuff.h>
+#include <net/dst.h>
+#include <net/icmp.h>
 
 #include "kernel.h"
 
@@ -19,6 +22,11 @@ static_assert(sizeof(struct header) == 24);
 #define SMALLEST_MTU 68
 /* Of an InfiniBand MTU of 2048. The subnet manager's choice replaces it. */
 #define FIRST_MTU 2044
+/* A received datagram that is no longer than this lies in one piece, of a longer one the first bytes: headers. */
+#define ONE_PIECE 4096
+#define FIRST_PIECE 128
+/* So many senders may wait to be told of what was too long. */
+#define TOO_LONG 64
 
 static int create_header(struct sk_buff *skb, struct net_device *dev, unsigned short type, const void *to,
 			 const void *from, unsigned int len)
@@ -48,6 +56,39 @@ void openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len)
 		skb_copy_bits(skb, 0, to, len);
 }
 
+/* The path is known to be narrow from now on; telling the sender takes locks that are held here. */
+static bool too_long(struct openib_device *device, struct sk_buff *skb, u32 mtu)
+{
+	skb_dst_update_pmtu_no_confirm(skb, mtu);
+	if (skb_queue_len(&device->too_long) >= TOO_LONG)
+		return false;
+	*(u32 *)skb->cb = mtu;
+	skb_queue_tail(&device->too_long, skb);
+	queue_work(device->queue, &device->tell);
+	return true;
+}
+
+void openib_nets_tell(struct work_struct *work)
+{
+	struct openib_device *device = container_of(work, struct openib_device, tell);
+	struct sk_buff *skb;
+
+	while ((skb = skb_dequeue(&device->too_long))) {
+		u32 mtu = *(u32 *)skb->cb;
+
+		local_bh_disable();
+		if (skb->protocol == htons(ETH_P_IP)) {
+			memset(IPCB(skb), 0, sizeof(*IPCB(skb)));
+			icmp_send(skb, ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED, htonl(mtu));
+		} else if (IS_ENABLED(CONFIG_IPV6) && skb->protocol == htons(ETH_P_IPV6)) {
+			memset(IP6CB(skb), 0, sizeof(*IP6CB(skb)));
+			icmpv6_send(skb, ICMPV6_PKT_TOOBIG, 0, mtu);
+		}
+		local_bh_enable();
+		kfree_skb(skb);
+	}
+}
+
 static netdev_tx_t start_xmit(struct sk_buff *skb, struct net_device *dev)
 {
 	struct openib_net *net = netdev_priv(dev);
@@ -56,17 +97,18 @@ static netdev_tx_t start_xmit(struct sk_buff *skb, struct net_device *dev)
 	bool more = netdev_xmit_more();
 	struct header header;
 	openib_sent sent;
+	u32 mtu = 0;
 
 	if (unlikely(!host || skb_headlen(skb) < sizeof(header)))
 		goto drop;
 	memcpy(&header, skb->data, sizeof(header));
 	__skb_pull(skb, sizeof(header));
-	sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more);
+	sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more, &mtu);
 	if (unlikely(sent == OPENIB_SENT_FULL)) {
 		netif_stop_queue(dev);
 		/* A completion before this wakes nobody; one after it does. */
 		smp_mb();
-		sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more);
+		sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more, &mtu);
 		if (sent == OPENIB_SENT_FULL) {
 			__skb_push(skb, sizeof(header));
 			return NETDEV_TX_BUSY;
@@ -82,8 +124,31 @@ drop:
 	if (host && !more)
 		openib_flush(host, net->index);
 	dev->stats.tx_dropped++;
-	dev_kfree_skb_any(skb);
+	if (!mtu || !too_long(net->device, skb, mtu))
+		dev_kfree_skb_any(skb);
 	return NETDEV_TX_OK;
+}
+
+/* Room for a datagram of `len` bytes and what precedes it, the end in pages of its own if it is long. */
+static struct sk_buff *room(struct openib_device *device, size_t len)
+{
+	size_t first = sizeof(struct header) + FIRST_PIECE;
+	struct sk_buff *skb;
+	int error;
+
+	if (len <= ONE_PIECE) {
+		skb = napi_alloc_skb(&device->napi, sizeof(struct header) + len);
+		if (likely(skb))
+			skb_put(skb, sizeof(struct header) + len);
+		return skb;
+	}
+	skb = alloc_skb_with_frags(first, len - FIRST_PIECE, PAGE_ALLOC_COSTLY_ORDER, &error, GFP_ATOMIC);
+	if (!skb)
+		return NULL;
+	skb_put(skb, first);
+	skb->data_len = len - FIRST_PIECE;
+	skb->len += skb->data_len;
+	return skb;
 }
 
 void openib_os_receive(struct openib_net *net, openib_arrival arrival, uint16_t ether_type, const uint8_t *data,
@@ -91,15 +156,16 @@ void openib_os_receive(struct openib_net *net, openib_arrival arrival, uint16_t 
 {
 	struct openib_device *device = net->device;
 	struct header *header;
-	struct sk_buff *skb = napi_alloc_skb(&device->napi, sizeof(*header) + len);
+	struct sk_buff *skb = room(device, len);
 
-	if (unlikely(!skb)) {
+	if (unlikely(!skb || skb_store_bits(skb, sizeof(*header), data, len))) {
+		dev_kfree_skb_any(skb);
 		net->dev->stats.rx_dropped++;
 		return;
 	}
-	header = skb_put_zero(skb, sizeof(*header));
+	header = (struct header *)skb->data;
+	memset(header, 0, sizeof(*header));
 	header->ether_type = htons(ether_type);
-	skb_put_data(skb, data, len);
 	skb->dev = net->dev;
 	skb->protocol = htons(ether_type);
 	skb->pkt_type = arrival == OPENIB_ARRIVAL_HOST	    ? PACKET_HOST :
@@ -234,6 +300,39 @@ static const struct ethtool_ops ethtool_ops = {
 	.get_ethtool_stats = get_ethtool_stats,
 };
 
+/* ---- mode, as ib_ipoib has it ---- */
+
+static ssize_t mode_show(struct device *dev, struct device_attribute *attr, char *to)
+{
+	struct openib_net *net = netdev_priv(to_net_dev(dev));
+
+	return sysfs_emit(to, "%s\n", net->connected ? "connected" : "datagram");
+}
+
+static ssize_t mode_store(struct device *dev, struct device_attribute *attr, const char *from, size_t len)
+{
+	struct openib_net *net = netdev_priv(to_net_dev(dev));
+	bool connected = sysfs_streq(from, "connected");
+	ssize_t result = len;
+
+	if (!connected && !sysfs_streq(from, "datagram"))
+		return -EINVAL;
+	/* Whoever unregisters the interface holds it, and waits for us. */
+	if (!rtnl_trylock())
+		return restart_syscall();
+	if (net->device->host && openib_set_connected(net->device->host, net->index, connected))
+		result = -EOPNOTSUPP;
+	else
+		net->connected = connected;
+	rtnl_unlock();
+	return result;
+}
+
+static DEVICE_ATTR_RW(mode);
+
+static struct attribute *attributes[] = { &dev_attr_mode.attr, NULL };
+static const struct attribute_group attribute_group = { .attrs = attributes };
+
 /* ---- making and ending ---- */
 
 static void setup(struct net_device *dev)
@@ -272,6 +371,7 @@ int openib_nets_make_one(struct openib_device *device, u8 port, u16 p_key)
 		return -ENOMEM;
 	}
 	SET_NETDEV_DEV(dev, &device->pdev->dev);
+	dev->sysfs_groups[0] = &attribute_group;
 	dev->dev_id = port - 1;
 	dev->dev_port = port - 1;
 	net = netdev_priv(dev);
@@ -332,6 +432,8 @@ void openib_nets_publish(struct openib_device *device, struct openib_host *host)
 		struct net_device *dev = device->nets[index];
 
 		apply(dev);
+		if (((struct openib_net *)netdev_priv(dev))->connected)
+			openib_set_connected(host, index, true);
 		if (!netif_running(dev))
 			continue;
 		netif_addr_lock_bh(dev);

@@ -30,6 +30,11 @@ static unsigned int p_key_count;
 module_param_array(p_keys, ushort, &p_key_count, 0444);
 MODULE_PARM_DESC(p_keys, "partitions beside the default one, each an interface on every port (0x8001,...)");
 
+static bool connected = true;
+module_param(connected, bool, 0444);
+MODULE_PARM_DESC(connected,
+		 "take connections of peers, and allow connected mode (default: yes); 3 MiB of memory for each interface");
+
 /* A restart that fails is tried again, a few times. */
 #define RESTARTS 5
 
@@ -152,6 +157,7 @@ int openib_host_up(struct openib_device *device)
 		.debug = debug,
 		.send_frames = send_frames,
 		.recv_frames = recv_frames,
+		.connected = connected,
 	};
 	struct openib_host *host;
 	int error;
@@ -220,6 +226,8 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	device->pdev = pdev;
 	pci_set_drvdata(pdev, device);
 	__skb_queue_head_init(&device->received);
+	skb_queue_head_init(&device->too_long);
+	INIT_WORK(&device->tell, openib_nets_tell);
 	timer_setup(&device->timer, timer, 0);
 	INIT_WORK(&device->jobs, jobs);
 	INIT_WORK(&device->changes, changes);
@@ -260,6 +268,8 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 not_registered:
 	WRITE_ONCE(device->removing, true);
 	openib_nets_unregister(device);
+	cancel_work_sync(&device->tell);
+	skb_queue_purge(&device->too_long);
 	cancel_work_sync(&device->restart);
 	openib_host_down(device);
 no_host:
@@ -286,6 +296,8 @@ static void remove(struct pci_dev *pdev)
 	WRITE_ONCE(device->removing, true);
 	cancel_work_sync(&device->restart);
 	openib_nets_unregister(device);
+	cancel_work_sync(&device->tell);
+	skb_queue_purge(&device->too_long);
 	if (device->host)
 		wait_until_idle(device);
 	openib_host_down(device);

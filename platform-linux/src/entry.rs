@@ -70,6 +70,9 @@ pub struct HostConfig {
     pub send_frames: u16,
     /// Frames of each interface to receive into, 1 to 32768.
     pub recv_frames: u16,
+    /// Interfaces take connections of peers, and can be told to send by them ([`openib_set_connected`]). Costs 3 MiB of DMA
+    /// memory for each.
+    pub connected: bool,
 }
 
 /// What an HCA is.
@@ -178,6 +181,7 @@ pub unsafe extern "C" fn openib_open(
         description,
         messages: config.messages,
         frames: [config.send_frames, config.recv_frames],
+        connected: config.connected,
     };
     // SAFETY: the device stays, the caller promises.
     match unsafe { Host::open(device, &wanted) } {
@@ -343,11 +347,12 @@ pub unsafe extern "C" fn openib_run_job(host: *const Host) -> bool {
 }
 
 /// Sends a datagram of `len` bytes by interface `index` to the address `to`; `openib_os_fill(packet)` gives it. With
-/// `more` it may wait for the next one, or for `openib_flush`.
+/// `more` it may wait for the next one, or for `openib_flush`. With `TOO_LONG`, `mtu` is what the peer takes, or all peers if
+/// it is a group.
 ///
 /// # Safety
 ///
-/// `host` is open; `to` is 20 bytes; `packet` is there for the length of the call.
+/// `host` is open; `to` is 20 bytes; `packet` is there for the length of the call; `mtu` is the caller's, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn openib_send(
     host: *const Host,
@@ -357,6 +362,7 @@ pub unsafe extern "C" fn openib_send(
     packet: *mut os::Packet,
     len: usize,
     more: bool,
+    mtu: *mut u32,
 ) -> Sent {
     // SAFETY: open, the caller promises.
     let host = unsafe { self::host(host) };
@@ -367,7 +373,13 @@ pub unsafe extern "C" fn openib_send(
         Ok(()) => Sent::Taken,
         Err(SendError::NoFrame) => Sent::Full,
         Err(SendError::Down) => Sent::Down,
-        Err(SendError::TooLong { .. }) => Sent::TooLong,
+        Err(SendError::TooLong { mtu: takes, .. }) => {
+            if !mtu.is_null() {
+                // SAFETY: the caller's.
+                unsafe { *mtu = takes as u32 };
+            }
+            Sent::TooLong
+        }
         Err(_) => Sent::Dropped,
     }
 }
@@ -392,6 +404,25 @@ pub unsafe extern "C" fn openib_flush(host: *const Host, index: u32) {
 pub unsafe extern "C" fn openib_set_up(host: *const Host, index: u32, up: bool) {
     // SAFETY: open, the caller promises.
     unsafe { self::host(host) }.set_up(index as usize, up);
+}
+
+/// Interface `index` sends by connections to peers that take them, or by datagrams alone, as at first. The MTU changes with
+/// it: see `openib_look` after the next poll. `UNSUPPORTED` without `connected` in `struct openib_config`.
+///
+/// # Safety
+///
+/// `host` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn openib_set_connected(
+    host: *const Host,
+    index: u32,
+    connected: bool,
+) -> Outcome {
+    // SAFETY: open, the caller promises.
+    match unsafe { self::host(host) }.send_by_connections(index as usize, connected) {
+        true => Outcome::Ok,
+        false => Outcome::Unsupported,
+    }
 }
 
 /// The group of a link-layer address of 20 bytes.

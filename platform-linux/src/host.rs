@@ -17,7 +17,7 @@ use core_ib::{Gid, Instant, PKey};
 use ib_stack::ipoib::link::{Arrival, DownCause, Event, FrameInfo, LinkInterface, LinkState};
 use ib_stack::ipoib::{self, GroupError, SendError};
 use ib_stack::{
-    Config, InterfaceConfig, InterfaceKind, MAX_INTERFACES, Stack, StackError, StackEvent,
+    CmConfig, Config, InterfaceConfig, InterfaceKind, MAX_INTERFACES, Stack, StackError, StackEvent,
 };
 use mthca_hw::{Hca, Interrupts, OpenCause, OpenError, Profile};
 
@@ -43,6 +43,21 @@ const PROFILE: Profile = Profile {
     ..Profile::SMALL
 };
 
+/// What connected mode takes of it: connections, and a shared receive queue for each interface.
+const CONNECTED: Profile = Profile {
+    qps: 128,
+    srqs: 8,
+    mrs: 96,
+    ..PROFILE
+};
+
+/// Connected mode of an interface. The frames of each way are below a power of two together: they lie together.
+const CONNECTIONS: ipoib::ConnectedProfile = ipoib::ConnectedProfile {
+    send_frames: 15,
+    recv_frames: 31,
+    ..ipoib::ConnectedProfile::DEFAULT
+};
+
 /// The same for an interface.
 const LINK: ipoib::Profile = ipoib::Profile {
     groups: 64,
@@ -62,6 +77,7 @@ pub struct Host {
     gids: UnsafeCell<[Gid; MAX_INTERFACES]>,
     description: [u8; 64],
     frames: [u16; 2],
+    connected: bool,
     stack: Lock<Option<Placed<'static, HostStack, Machine>>, OsLock>,
     /// When the HCA is to be looked at.
     look: AtomicU64,
@@ -82,6 +98,8 @@ pub struct Wanted<'a> {
     pub messages: bool,
     /// Frames of each interface to be sent, and to receive into.
     pub frames: [u16; 2],
+    /// Interfaces take connections of peers, and can be told to send by them.
+    pub connected: bool,
 }
 
 /// What a round did.
@@ -143,6 +161,7 @@ impl Host {
                 gids: UnsafeCell::new([Gid::NONE; MAX_INTERFACES]),
                 description,
                 frames: wanted.frames,
+                connected: wanted.connected,
                 stack: Lock::new(OsLock::new(LockKind::Host), None),
                 look: AtomicU64::new(0),
                 wake: OsWake(device),
@@ -156,7 +175,10 @@ impl Host {
                 true => Interrupts::Messages,
                 false => Interrupts::Pin,
             },
-            ..PROFILE
+            ..match wanted.connected {
+                true => CONNECTED,
+                false => PROFILE,
+            }
         };
         match Hca::open(&host.machine, &host.wake, &profile) {
             Ok(hca) => {
@@ -234,6 +256,7 @@ impl Host {
         let profile = ipoib::Profile {
             send_frames,
             recv_frames,
+            connected: self.connected.then_some(CONNECTIONS),
             ..LINK
         };
         let kind = InterfaceKind::Link;
@@ -266,6 +289,12 @@ impl Host {
         let config = Config {
             description: core::str::from_utf8(described).unwrap_or(""),
             interfaces,
+            // Another life has other IDs.
+            cm: self.connected.then(|| {
+                let guid = hca.query_device().node_guid.0 as u32;
+                let now = (host.machine.now().0 >> 10) as u32;
+                CmConfig::new(now ^ guid.rotate_left(16))
+            }),
             ..Config::default()
         };
         // SAFETY: nobody else uses the host yet.
@@ -279,6 +308,7 @@ impl Host {
         for index in 0..interfaces.len() {
             if let Some(link) = stack.link(index) {
                 link.handle(Event::Admin { up: false }, now);
+                link.send_by_connections(false);
             }
         }
         host.stack.with(|place| *place = Some(stack));
@@ -426,6 +456,13 @@ impl Host {
     pub(crate) fn set_up(&self, index: usize, up: bool) {
         self.with_link(index, |link, now| link.handle(Event::Admin { up }, now));
         self.machine.wake();
+    }
+
+    /// Interface `index` sends by connections from now on, or by datagrams alone; says whether it can.
+    pub(crate) fn send_by_connections(&self, index: usize, on: bool) -> bool {
+        let can = self.with_link(index, |link, _| link.send_by_connections(on));
+        self.machine.wake();
+        can.unwrap_or(false)
     }
 
     /// Receives datagrams to a group from now on.

@@ -148,6 +148,7 @@ fn an_empty_slot_costs_nothing_and_is_no_device() {
             debug: true,
             send_frames: 16,
             recv_frames: 16,
+            connected: false,
         };
         let mut host: *mut Host = null_mut();
         // SAFETY: all of it is there for the length of the call.

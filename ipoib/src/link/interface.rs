@@ -279,7 +279,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         let (len, to) = entry.unwrap_or((0, LinkAddress::default()));
         let len = usize::from(len);
         let mtu = usize::from(self.link.datagram_mtu());
-        let takes = to.rc && !to.gid.is_multicast();
+        let takes = to.rc && !to.gid.is_multicast() && self.link.by_connections;
         let of_connected = self.of_connected(frame);
         let Some(connected) = self.connected.as_mut() else {
             self.rings.post(frame, len, route);
@@ -317,6 +317,18 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         }
         self.rings.post(frame, len, route);
         Ok(())
+    }
+
+    /// Sends by connections from now on, as at first, or by datagrams alone; the MTU follows at the next
+    /// [`poll`](Self::poll). Connections of peers are taken either way, and those of ours end when they were not used for
+    /// a while. Says whether it can be: nothing goes by connections without connected mode.
+    pub fn send_by_connections(&mut self, on: bool) -> bool {
+        if on && self.connected.is_none() {
+            return false;
+        }
+        self.link.by_connections = on;
+        self.link.next = Instant(0); // tells of the MTU
+        true
     }
 
     /// Listens for peers that want to send by connections, with this cookie. Does nothing without connected mode.

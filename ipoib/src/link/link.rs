@@ -61,6 +61,8 @@ pub struct Link<R: Room> {
     pub(super) qpn: Qpn,
     /// Connected mode, with datagrams as long as that.
     pub(super) connected_mtu: Option<u16>,
+    /// What we send goes by connections, where the peer takes them.
+    pub(super) by_connections: bool,
     pub(super) admin_up: bool,
     pub(super) device_failed: bool,
     pub(super) port: PortView,
@@ -113,6 +115,7 @@ impl<R: Room> Link<R> {
             p_key,
             qpn,
             connected_mtu: None,
+            by_connections: true,
             admin_up: true,
             device_failed: false,
             port: PortView::default(),
@@ -190,7 +193,8 @@ impl<R: Room> Link<R> {
     /// State of the interface.
     pub fn state(&self) -> LinkState {
         if self.up {
-            let mtu = self.connected_mtu.unwrap_or(self.datagram_mtu());
+            let connected = self.connected_mtu.filter(|_| self.by_connections);
+            let mtu = connected.unwrap_or(self.datagram_mtu());
             return LinkState::Up { mtu };
         }
         let broadcast = self.groups.get(BROADCAST);

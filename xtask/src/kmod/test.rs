@@ -86,7 +86,7 @@ impl Case {
 const FIRST: usize = 3;
 
 /// In this order.
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     Case::new("the module loads", loads).least(),
     Case::new("the stock driver loads", stock).least(),
     Case::new("interfaces come up", up).least(),
@@ -97,6 +97,7 @@ const CASES: [Case; 14] = [
     Case::new("iperf3", iperf).least(),
     Case::new("P_Key interface", p_key),
     Case::new("link flap", flap),
+    Case::new("connected mode", connected).least(),
     Case::new("restart", restart).least(),
     Case::new("unbind and bind", unbind),
     Case::new("load and unload", reload).least(),
@@ -403,6 +404,60 @@ fn p_key(lab: &mut Guests, _: &Options) -> Outcome {
     }
     waiting(lab, 1, "until_ 50 ping -c 1 -W 1 10.8.1.2", 60)?;
     answered(lab, 1, "10.8.1.2")
+}
+
+/// Both ends send by connections, packets of up to 64 KiB, and then by datagrams again.
+fn connected(lab: &mut Guests, _: &Options) -> Outcome {
+    let mode = |lab: &mut Guests, mode: &str, mtu: u32| -> Result<(), String> {
+        for guest in [1, 2] {
+            let script = format!(
+                "echo {mode} > /sys/class/net/ib0/mode && grep -q {mode} /sys/class/net/ib0/mode
+                until_ 50 grep -q '^{mtu}$' /sys/class/net/ib0/mtu; ip neigh flush dev ib0"
+            );
+            waiting(lab, guest, &script, 30)?;
+        }
+        waiting(lab, 1, "until_ 50 ping -c 1 -W 1 10.9.1.2", 60).map(drop)
+    };
+    mode(lab, "connected", 65520)?;
+    let mut last = String::new();
+    for (guest, peer) in [(1, 2), (2, 1)] {
+        // The first may wait for the connection.
+        let first = format!("until_ 50 ping -c 1 -W 1 -s 40000 10.9.1.{peer}");
+        waiting(lab, guest, &first, 60)?;
+        let counter = "/sys/class/net/ib0/statistics/tx_packets";
+        let sent = |lab: &mut Guests| -> Result<u64, String> {
+            let said = lab.ok(guest, &format!("cat {counter}"), 10)?;
+            said.trim().parse().map_err(|_| said)
+        };
+        let before = sent(lab)?;
+        for size in [2000, 9000, 40000, 65492] {
+            last = answered(lab, guest, &format!("-s {size} 10.9.1.{peer}"))?;
+        }
+        let packets = sent(lab)?.saturating_sub(before);
+        if packets > 300 {
+            return Err(format!("200 echoes were {packets} packets: in fragments"));
+        }
+        answered(lab, guest, &format!("-s 60000 fd09::100:{peer}"))?;
+    }
+    // The host with the subnet manager takes datagrams alone, and whoever wants to send more is told.
+    waiting(lab, 1, "until_ 50 ping -c 1 -W 1 10.9.0.1", 60)?;
+    let said = lab.said(1, "ping -c 3 -M do -s 9000 10.9.0.1", 20)?.text;
+    if !said.contains("mtu = 2044") && !said.contains("mtu=2044") {
+        return Err(format!("9000 bytes in one piece: {said}"));
+    }
+    let counters = lab.ok(1, "ethtool -S ib0", 10)?;
+    let rates = iperf(lab, &options())?;
+    // One end in each mode: it still takes connections.
+    lab.ok(2, "echo datagram > /sys/class/net/ib0/mode", 10)?;
+    waiting(lab, 1, "until_ 50 ping -c 1 -W 1 -s 9000 10.9.1.2", 60)?;
+    answered(lab, 1, "-s 9000 10.9.1.2")?;
+    mode(lab, "datagram", 2044)?;
+    answered(lab, 1, "10.9.1.2")?;
+    Ok(format!(
+        "{rates}; 65492 bytes: {last}; {}, {}",
+        line(&counters, "connected_sent:"),
+        line(&counters, "connected_received:")
+    ))
 }
 
 fn flap(lab: &mut Guests, _: &Options) -> Outcome {
