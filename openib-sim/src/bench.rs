@@ -66,7 +66,8 @@ fn processor_since(start: Option<core::time::Duration>) -> Option<f64> {
 
 fn data_path() -> Result<(), String> {
     let rows = data_path::run()?;
-    let columns = ["time", "instructions", "C provider", "ratio"];
+    let of_mode = |mode| [mode, "instructions", "C provider", "ratio"];
+    let columns = [of_mode("T-mode"), of_mode("M-mode")].concat();
     table::print("data path, for each request", &columns, &rows);
     Ok(())
 }

@@ -1,52 +1,66 @@
 //! Posting, polling and arming: nanoseconds and instructions for each request, by the conventions of the C figures
 //! (`docs/performance.md`): queues of 256, one scatter entry, all requests signalled, locks real, memory in place of
-//! registers.
+//! registers; instructions from the first of the verb's function to its return.
+
+mod queues;
 
 use super::plain::Plain;
-use super::steps;
 use super::table::{Cell, Row};
 use core_ib::platform::{DmaBuf, LetGo, NoWake};
 use core_ib::verbs::{
-    Access, AhAttr, CompletionQueue, CqInit, Device, MrInit, NotifyKind, Owner, QpAttr,
-    QpAttrMask as M, QpCaps, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr,
-    Sge, Signaling, Verbs, WorkCompletion,
+    Access, AhAttr, AhHandle, CqInit, Device, MrInit, Owner, PdHandle, QpAttr, QpAttrMask as M,
+    QpCaps, QpHandle, QpInit, QpState, QpType, SendOp, Sge, Signaling, SrqInit, Verbs,
 };
-use core_ib::{Guid, Lid, Psn, QKey};
-use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
-use hca_abi::infinihost::doorbell::{ReceiveDoorbell, SendDoorbell};
-use hca_abi::infinihost::regs::uar;
+use core_ib::{Guid, LKey, Lid, Mtu, QKey, Qpn};
+use hca_abi::infinihost::cqe::Cqe;
 use mthca_hw::{Hca, Interrupts, Profile};
-use platform_sim::hca::infinihost::{Config, InfiniHost};
+use platform_sim::hca::infinihost::{Config, InfiniHost, Variant};
 use platform_sim::machine::{Cable, LinkParameters, SimPlatform, WireEnd, World};
-use std::hint::black_box;
-use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
+use queues::{Bench, Queues};
+use std::time::Duration;
 
 /// Requests of a queue, less the one that is never used.
 const DEPTH: u32 = 255;
-/// Entries of the CQ.
+/// Entries of a CQ.
 const CQ_ENTRIES: u32 = 256;
-/// Rounds whose median counts.
-const ROUNDS: usize = 301;
+/// Bytes of one.
+const CQ_ENTRY: usize = size_of::<Cqe>();
+/// Bytes of a send request as the driver lays it out for these queues: a datagram, or so much inline data.
+const SEND_WQE: usize = 128;
+/// Of a receive request.
+const RECV_WQE: usize = 64;
+/// Inline data of a request of a connected QP.
+const INLINE: u32 = 64;
 
 type Machine<'s> = Plain<'s>;
 
-/// Instructions of a C provider for the same (rdma-core 65, libmthca, Tavor, gcc -O2; recorded once).
-const C_FIGURES: [(&str, u32); 13] = [
-    ("post_send, UD 64 B, 1 a call", 195),
-    ("post_recv, 1 a call", 123),
-    ("post_recv, 8 a call", 71),
-    ("post_recv, 32 a call", 65),
-    ("poll_cq, one send", 164),
-    ("poll_cq, one receive", 194),
-    ("poll_cq, 16 sends", 77),
-    ("poll_cq, 16 receives", 107),
-    ("poll_cq, nothing there", 55),
-    ("poll_cq, one error", 202),
-    ("req_notify_cq", 14),
-    // The C figures of several sends a call are of RC, which takes 7 less than UD for one.
-    ("post_send, UD 64 B, 8 a call", 123 + 7),
-    ("post_send, UD 64 B, 32 a call", 116 + 7),
+/// Instructions of a C provider for the same (rdma-core 65, libmthca, gcc -O2; recorded once): in T-mode, in M-mode.
+const C_FIGURES: [(&str, [u32; 2]); 24] = [
+    ("UD send 64 B, 1 a call", [195, 200]),
+    // The C figures of several sends a call are of RC, which takes 7 (6) less than UD for one.
+    ("UD send 64 B, 8 a call", [123 + 7, 121 + 6]),
+    ("UD send 64 B, 32 a call", [116 + 7, 114 + 6]),
+    ("RC send 64 B, 1 a call", [188, 194]),
+    ("RC send 64 B, 8 a call", [123, 121]),
+    ("RC send 64 B, 32 a call", [116, 114]),
+    ("RC send inline 64 B", [229, 232]),
+    ("RDMA write 4 KiB", [198, 204]),
+    ("RDMA write inline 16 B", [238, 241]),
+    ("RDMA read 4 KiB", [195, 201]),
+    ("compare and swap", [211, 217]),
+    ("post_recv, 1 a call", [123, 108]),
+    ("post_recv, 8 a call", [71, 67]),
+    ("post_recv, 32 a call", [65, 63]),
+    ("post_srq_recv, 1 a call", [112, 95]),
+    ("post_srq_recv, 8 a call", [62, 54]),
+    ("post_srq_recv, 32 a call", [57, 50]),
+    ("poll_cq, one send", [164, 158]),
+    ("poll_cq, one receive", [194, 188]),
+    ("poll_cq, 16 sends", [77, 77]),
+    ("poll_cq, 16 receives", [107, 107]),
+    ("poll_cq, one error", [202, 159]),
+    ("poll_cq, nothing there", [55, 55]),
+    ("req_notify_cq", [14, 34]),
 ];
 
 /// What was measured of one kind of call.
@@ -54,32 +68,45 @@ struct Figure {
     name: String,
     /// Requests or completions of a call.
     per_call: u32,
-    ns: f64,
+    ns: Option<f64>,
     instructions: Option<u64>,
 }
 
 impl Figure {
-    fn row(self) -> Row {
+    /// Time, instructions, C's, ratio; `mode` is the column of the C figures.
+    fn cells(&self, mode: usize) -> [Cell; 4] {
         let requests = f64::from(self.per_call.max(1));
         let mine = self.instructions.map(|count| count as f64 / requests);
         let c = C_FIGURES.iter().find(|(name, _)| *name == self.name);
-        let c = c.map(|&(_, count)| f64::from(count));
+        let c = c.and_then(|(_, counts)| counts.get(mode).copied());
+        let c = c.map(f64::from);
         let or_dash = |value: Option<f64>| value.map_or(Cell::None, Cell::Count);
-        Row {
-            name: self.name,
-            cells: vec![
-                Cell::Text(format!("{:.1} ns", self.ns / requests)),
-                or_dash(mine),
-                or_dash(c),
-                mine.zip(c)
-                    .map_or(Cell::None, |(mine, c)| Cell::Ratio(mine / c)),
-            ],
-        }
+        let time = self.ns.map(|ns| format!("{:.1} ns", ns / requests));
+        [
+            time.map_or(Cell::None, Cell::Text),
+            or_dash(mine),
+            or_dash(c),
+            mine.zip(c)
+                .map_or(Cell::None, |(mine, c)| Cell::Ratio(mine / c)),
+        ]
     }
 }
 
-/// The rows of the data path.
+/// The rows of the data path: T-mode, then M-mode.
 pub fn run() -> Result<Vec<Row>, String> {
+    let in_t = run_on(Variant::Tavor)?;
+    let in_m = run_on(Variant::Arbel)?;
+    let rows = in_t.into_iter().zip(in_m).map(|(t, m)| {
+        let cells = t.cells(0).into_iter().chain(m.cells(1)).collect();
+        Row {
+            name: t.name,
+            cells,
+        }
+    });
+    Ok(rows.collect())
+}
+
+fn run_on(variant: Variant) -> Result<Vec<Figure>, String> {
     let cable = Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(50));
     let config = platform_sim::machine::Config {
         seed: 1,
@@ -88,7 +115,8 @@ pub fn run() -> Result<Vec<Row>, String> {
         ..platform_sim::machine::Config::default()
     };
     let mut world = World::with(config, cable);
-    let hca = Box::new(InfiniHost::new(Config::new(Guid(0x0002_c900_0000_0100))));
+    let config = Config::of(variant, Guid(0x0002_c900_0000_0100));
+    let hca = Box::new(InfiniHost::new(config));
     let host = world.add_host("host", hca, &[WireEnd(0), WireEnd(1)]);
     let task = world.spawn(host, "driver", measure);
     world.finish(task).map_err(|stuck| stuck.to_string())?
@@ -98,7 +126,7 @@ fn text(error: impl core::fmt::Display) -> String {
     error.to_string()
 }
 
-fn measure(sim: &SimPlatform) -> Result<Vec<Row>, String> {
+fn measure(sim: &SimPlatform) -> Result<Vec<Figure>, String> {
     let machine = Plain::new(sim);
     let profile = Profile {
         interrupts: Interrupts::None,
@@ -107,56 +135,15 @@ fn measure(sim: &SimPlatform) -> Result<Vec<Row>, String> {
     let hca = Hca::open(&machine, &NoWake, &profile).map_err(text)?;
     let figures = with_hca(&machine, &hca)?;
     hca.close().map_err(|(_, error)| error.to_string())?;
-    Ok(figures.into_iter().map(Figure::row).collect())
+    Ok(figures)
 }
 
-/// Makes the objects, measures, and takes them down.
+/// Makes what all queues need, measures, and takes it down.
 fn with_hca<'m>(
     machine: &'m Machine<'_>,
     hca: &Hca<'m, Machine<'_>>,
 ) -> Result<Vec<Figure>, String> {
     let pd = hca.alloc_pd().map_err(text)?;
-    let owner = Owner::Kernel;
-    let cq_init = CqInit {
-        cqe: CQ_ENTRIES - 1,
-        vector: 0,
-        owner,
-    };
-    let cq = hca.create_cq(&cq_init).map_err(text)?.handle;
-    let ring = machine.last_dma();
-    let ring = ring.filter(|ring| ring.len == size_of::<Cqe>() * CQ_ENTRIES as usize);
-    let ring = ring.ok_or("the memory of the CQ is not as expected")?;
-    let init = QpInit {
-        qp_type: QpType::Ud,
-        port: 1,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        caps: QpCaps {
-            max_send_wr: DEPTH,
-            max_recv_wr: DEPTH,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-        },
-        signaling: Signaling::All,
-        owner,
-    };
-    let qp = hca.create_qp(pd, &init).map_err(text)?.handle;
-    let attr = QpAttr {
-        port: 1,
-        qkey: QKey(0x1234),
-        sq_psn: Psn::new(0),
-        ..QpAttr::EMPTY
-    };
-    for (state, mask) in [
-        (QpState::Init, M::PKEY_INDEX | M::QKEY | M::PORT),
-        (QpState::Rtr, M::empty()),
-        (QpState::Rts, M::SQ_PSN),
-    ] {
-        let attr = QpAttr { state, ..attr };
-        hca.modify_qp(qp, &attr, mask | M::STATE).map_err(text)?;
-    }
     let memory = DmaBuf::new(machine, 4096, 4096).map_err(text)?;
     let mr_init = MrInit {
         iova: 0,
@@ -173,335 +160,129 @@ fn with_hca<'m>(
         ..AhAttr::default()
     };
     let ah = hca.create_ah(pd, &to).map_err(text)?;
-    let figures = {
-        let (qp, cq) = (hca.qp(qp).map_err(text)?, hca.cq(cq).map_err(text)?);
-        let sge = Sge {
-            addr: 0,
-            length: 64,
-            lkey: mr.lkey,
-        };
-        let op = SendOp::Datagram {
-            ah,
-            remote_qpn: qp.qpn(),
-            remote_qkey: QKey(0x1234),
-            imm: None,
-            pkey_index: 0,
-        };
-        let mut bench = Bench::new(machine, qp, cq, ring.memory.as_ptr(), op, sge)?;
-        bench.all()?
-    };
+    let mut figures = with_qp(machine, hca, (pd, ah, mr.lkey), QpType::Ud)?;
+    figures.extend(with_qp(machine, hca, (pd, ah, mr.lkey), QpType::Rc)?);
     hca.destroy_ah(ah).map_err(text)?;
-    hca.destroy_qp(qp).map_err(text)?;
     hca.dereg_mr(mr.handle).map_err(text)?;
-    hca.destroy_cq(cq).map_err(text)?;
     hca.dealloc_pd(pd).map_err(text)?;
     // SAFETY: the region over it is gone.
     memory.free(unsafe { LetGo::claim() });
     Ok(figures)
 }
 
-/// One work queue, as the HCA knows it.
-#[derive(Clone, Copy, Default)]
-struct Ring {
-    base: u32,
-    stride: u32,
-    /// Requests completed so far.
-    completed: u32,
-}
-
-impl Ring {
-    fn address(&self, counter: u32) -> u32 {
-        self.base + (counter & DEPTH) * self.stride
-    }
-}
-
-/// The queues that are measured, and what the benchmark knows of them as the HCA.
-struct Bench<Q, C> {
-    qp: Q,
-    cq: C,
-    number: u32,
-    entries: *mut u8,
-    producer: u32,
-    send: Ring,
-    recv: Ring,
-    op: SendOp,
-    sge: Sge,
-}
-
-/// One kind of call, with its arguments.
-struct Call<'a, Q, C> {
-    qp: &'a Q,
-    cq: &'a C,
-    sends: &'a [SendWr<'a>],
-    recvs: &'a [RecvWr<'a>],
-    into: &'a mut [WorkCompletion],
-    /// It did what was expected.
-    good: bool,
-}
-
-fn post_send<Q: QueuePair, C>(call: &mut Call<'_, Q, C>) {
-    call.good = call.qp.post_send(call.sends).is_ok();
-}
-
-fn post_recv<Q: QueuePair, C>(call: &mut Call<'_, Q, C>) {
-    call.good = call.qp.post_recv(call.recvs).is_ok();
-}
-
-fn poll_cq<Q, C: CompletionQueue>(call: &mut Call<'_, Q, C>) {
-    call.good = call
-        .cq
-        .poll(call.into)
-        .is_ok_and(|count| count == call.into.len());
-}
-
-fn poll_nothing<Q, C: CompletionQueue>(call: &mut Call<'_, Q, C>) {
-    call.good = call.cq.poll(call.into) == Ok(0);
-}
-
-fn req_notify<Q, C: CompletionQueue>(call: &mut Call<'_, Q, C>) {
-    call.good = call.cq.req_notify(NotifyKind::Any).is_ok();
-}
-
-/// What the HCA writes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Send,
-    Receive,
-    Error,
-}
-
-impl<Q: QueuePair, C: CompletionQueue> Bench<Q, C> {
-    /// Learns from the doorbells of the first requests where the rings are.
-    fn new(
-        machine: &Machine<'_>,
-        qp: Q,
-        cq: C,
-        entries: *mut u8,
-        op: SendOp,
-        sge: Sge,
-    ) -> Result<Self, String> {
-        let mut bench = Self {
-            qp,
-            cq,
-            number: 0,
-            entries,
-            producer: 0,
-            send: Ring::default(),
-            recv: Ring::default(),
-            op,
-            sge,
+/// Makes a QP with its CQ and an SRQ beside, measures, and takes them down.
+fn with_qp<'m>(
+    machine: &'m Machine<'_>,
+    hca: &Hca<'m, Machine<'_>>,
+    (pd, ah, lkey): (PdHandle, AhHandle, LKey),
+    service: QpType,
+) -> Result<Vec<Figure>, String> {
+    let owner = Owner::Kernel;
+    let cq_init = CqInit {
+        cqe: CQ_ENTRIES - 1,
+        vector: 0,
+        owner,
+    };
+    let before = machine.dma_count();
+    let cq = hca.create_cq(&cq_init).map_err(text)?.handle;
+    let rc = service == QpType::Rc;
+    let init = QpInit {
+        qp_type: service,
+        port: 1,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        caps: QpCaps {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: if rc { INLINE } else { 0 },
+        },
+        signaling: Signaling::All,
+        owner,
+    };
+    let qp = hca.create_qp(pd, &init).map_err(text)?.handle;
+    let pieces = machine.dma_since(before);
+    let piece = |entry: usize| {
+        let len = entry * (DEPTH as usize + 1);
+        let found = pieces.iter().find(|piece| piece.len == len).copied();
+        found.ok_or_else(|| format!("no queue has {len} bytes"))
+    };
+    let memory = [piece(CQ_ENTRY)?, piece(SEND_WQE)?, piece(RECV_WQE)?];
+    to_rts(hca, qp, rc)?;
+    let srq_init = SrqInit {
+        pd,
+        max_wr: DEPTH,
+        max_sge: 1,
+        owner,
+    };
+    let srq = hca.create_srq(&srq_init).map_err(text)?.handle;
+    let figures = {
+        let queues = Queues {
+            qp: hca.qp(qp).map_err(text)?,
+            cq: hca.cq(cq).map_err(text)?,
+            srq: hca.srq(srq).map_err(text)?,
         };
-        let mut addresses = [[0; 2]; 2];
-        for at in &mut addresses {
-            bench.calls(1, 1, post_send)?;
-            let rung = SendDoorbell::decode(machine.doorbell(uar::SEND));
-            bench.number = rung.qpn;
-            bench.calls(1, 1, post_recv)?;
-            let received = ReceiveDoorbell::decode(machine.doorbell(uar::RECEIVE));
-            *at = [rung.nda, received.nda];
-        }
-        let [first, second] = addresses;
-        let ring = |which: usize| Ring {
-            base: first[which],
-            stride: second[which].wrapping_sub(first[which]),
-            completed: 0,
+        let sge = Sge {
+            addr: 0,
+            length: 64,
+            lkey,
         };
-        (bench.send, bench.recv) = (ring(0), ring(1));
-        bench.complete(Outcome::Send, 2);
-        bench.complete(Outcome::Receive, 2);
-        bench.calls(4, 1, poll_cq)?;
-        Ok(bench)
-    }
-
-    /// Runs `f` for `calls` times with `requests` requests each; the time of all.
-    fn calls(
-        &self,
-        calls: u32,
-        requests: usize,
-        f: fn(&mut Call<'_, Q, C>),
-    ) -> Result<Duration, String> {
-        self.with_call(requests, |call| {
-            let start = Instant::now();
-            let mut good = true;
-            for _ in 0..calls {
-                f(black_box(call));
-                good &= call.good;
-            }
-            let time = start.elapsed();
-            good.then_some(time).ok_or_else(|| "a call failed".into())
-        })
-    }
-
-    fn count(&self, requests: usize, f: fn(&mut Call<'_, Q, C>)) -> Option<u64> {
-        self.with_call(requests, |call| {
-            // The zero and the call itself: only the latter works on the queues.
-            steps::count(f, call)
-        })
-    }
-
-    fn with_call<T>(&self, requests: usize, f: impl FnOnce(&mut Call<'_, Q, C>) -> T) -> T {
-        let sges = [self.sge];
-        let send = SendWr {
-            wr_id: 7,
-            op: self.op,
-            sges: &sges,
-            inline: &[],
-            flags: SendFlags::SIGNALED,
+        let op = match rc {
+            true => SendOp::Send { imm: None },
+            false => SendOp::Datagram {
+                ah,
+                remote_qpn: Qpn::new(0x404),
+                remote_qkey: QKey(0x1234),
+                imm: None,
+                pkey_index: 0,
+            },
         };
-        let recv = RecvWr {
-            wr_id: 8,
-            sges: &sges,
-        };
-        let mut into = vec![WorkCompletion::EMPTY; requests];
-        let mut call = Call {
-            qp: &self.qp,
-            cq: &self.cq,
-            sends: &vec![send; requests],
-            recvs: &vec![recv; requests],
-            into: &mut into,
-            good: false,
-        };
-        f(&mut call)
-    }
-
-    /// Writes completions of the oldest `count` requests, as the HCA would.
-    fn complete(&mut self, outcome: Outcome, count: u32) {
-        for _ in 0..count {
-            let ring = if outcome == Outcome::Receive {
-                &mut self.recv
-            } else {
-                &mut self.send
-            };
-            let address = ring.address(ring.completed);
-            ring.completed = ring.completed.wrapping_add(1);
-            let mut good = Cqe::ZERO;
-            good.set_qpn(self.number).set_wqe_address(address);
-            match outcome {
-                Outcome::Send => {
-                    good.set_opcode(0x0a).set_is_send(true);
-                }
-                Outcome::Receive => {
-                    good.set_opcode(0x04)
-                        .set_byte_count(104)
-                        .set_slid(2)
-                        .set_remote_qpn(0x404);
-                }
-                Outcome::Error => {
-                    let mut bad = ErrorCqe::ZERO;
-                    bad.set_qpn(self.number)
-                        .set_wqe_address(address)
-                        .set_syndrome(Syndrome::LOCAL_PROTECTION)
-                        .set_opcode(Cqe::ERROR_SEND);
-                    good = *bad.as_cqe();
-                }
-            }
-            let at = (self.producer & (CQ_ENTRIES - 1)) as usize * size_of::<Cqe>();
-            self.producer = self.producer.wrapping_add(1);
-            for (offset, byte) in good.as_bytes().iter().enumerate() {
-                // SAFETY: within the memory of the CQ, whose length was checked; the driver reads it volatile.
-                unsafe { self.entries.add(at + offset).write_volatile(*byte) };
-            }
-        }
-    }
-}
-
-/// Nanoseconds of a call: the median of many rounds.
-fn median(mut rounds: Vec<f64>) -> f64 {
-    rounds.sort_by(f64::total_cmp);
-    rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn ns(time: Duration, calls: u32) -> f64 {
-    time.as_nanos() as f64 / f64::from(calls.max(1))
-}
-
-impl<Q: QueuePair, C: CompletionQueue> Bench<Q, C> {
-    fn all(&mut self) -> Result<Vec<Figure>, String> {
-        let mut figures = Vec::new();
-        for requests in [1, 8, 32] {
-            figures.push(self.posting("post_send, UD 64 B", Outcome::Send, requests)?);
-        }
-        for requests in [1, 8, 32] {
-            figures.push(self.posting("post_recv", Outcome::Receive, requests)?);
-        }
-        for (name, outcome, requests) in [
-            ("poll_cq, one send", Outcome::Send, 1),
-            ("poll_cq, one receive", Outcome::Receive, 1),
-            ("poll_cq, 16 sends", Outcome::Send, 16),
-            ("poll_cq, 16 receives", Outcome::Receive, 16),
-            ("poll_cq, one error", Outcome::Error, 1),
-        ] {
-            figures.push(self.polling(name, outcome, requests)?);
-        }
-        for (name, call) in [
-            (
-                "poll_cq, nothing there",
-                poll_nothing as fn(&mut Call<'_, Q, C>),
-            ),
-            ("req_notify_cq", req_notify),
-        ] {
-            let rounds: Result<Vec<f64>, String> = (0..ROUNDS)
-                .map(|_| Ok(ns(self.calls(200, 1, call)?, 200)))
-                .collect();
-            figures.push(Figure {
-                name: name.into(),
-                per_call: 1,
-                ns: median(rounds?),
-                instructions: self.count(1, call),
-            });
-        }
-        Ok(figures)
-    }
-
-    fn post(outcome: Outcome) -> fn(&mut Call<'_, Q, C>) {
-        if outcome == Outcome::Receive {
-            post_recv
+        let mut bench = Bench::new(machine, queues, memory, op, sge)?;
+        if rc {
+            bench.connected()?
         } else {
-            post_send
+            bench.datagrams()?
         }
-    }
+    };
+    hca.destroy_srq(srq).map_err(text)?;
+    hca.destroy_qp(qp).map_err(text)?;
+    hca.destroy_cq(cq).map_err(text)?;
+    Ok(figures)
+}
 
-    /// Completes `count` requests and polls them away.
-    fn clear(&mut self, outcome: Outcome, count: u32) -> Result<(), String> {
-        self.complete(outcome, count);
-        self.calls(count, 1, poll_cq).map(|_| ())
+/// To RTS; a connected one to a peer that there is not.
+fn to_rts(hca: &impl Verbs, qp: QpHandle, rc: bool) -> Result<(), String> {
+    let path = AhAttr {
+        port: 1,
+        dlid: Lid(2),
+        ..AhAttr::default()
+    };
+    let attr = QpAttr {
+        port: 1,
+        qkey: QKey(0x1234),
+        path,
+        path_mtu: Mtu::Mtu2048,
+        dest_qpn: Qpn::new(0x404),
+        max_dest_rd_atomic: 4,
+        max_rd_atomic: 4,
+        ..QpAttr::EMPTY
+    };
+    let to_rtr =
+        M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let to_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+    let masks = if rc {
+        [M::PKEY_INDEX | M::PORT | M::ACCESS, to_rtr, to_rts]
+    } else {
+        [M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN]
+    };
+    for (state, mask) in [QpState::Init, QpState::Rtr, QpState::Rts]
+        .into_iter()
+        .zip(masks)
+    {
+        let attr = QpAttr { state, ..attr };
+        hca.modify_qp(qp, &attr, mask | M::STATE).map_err(text)?;
     }
-
-    fn posting(&mut self, name: &str, outcome: Outcome, requests: u32) -> Result<Figure, String> {
-        let (calls, post) = (192 / requests, Self::post(outcome));
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            rounds.push(ns(self.calls(calls, requests as usize, post)?, calls));
-            self.clear(outcome, calls * requests)?;
-        }
-        let instructions = self.count(requests as usize, post);
-        if instructions.is_some() {
-            self.clear(outcome, requests)?;
-        }
-        Ok(Figure {
-            name: format!("{name}, {requests} a call"),
-            per_call: requests,
-            ns: median(rounds),
-            instructions,
-        })
-    }
-
-    fn polling(&mut self, name: &str, outcome: Outcome, requests: u32) -> Result<Figure, String> {
-        let calls = 192 / requests;
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            self.calls(calls * requests, 1, Self::post(outcome))?;
-            self.complete(outcome, calls * requests);
-            rounds.push(ns(self.calls(calls, requests as usize, poll_cq)?, calls));
-        }
-        self.calls(requests, 1, Self::post(outcome))?;
-        self.complete(outcome, requests);
-        let instructions = self.count(requests as usize, poll_cq);
-        Ok(Figure {
-            name: name.into(),
-            per_call: requests,
-            ns: median(rounds),
-            instructions,
-        })
-    }
+    Ok(())
 }

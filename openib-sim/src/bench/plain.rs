@@ -27,7 +27,7 @@ const WORDS: usize = 512;
 pub struct Plain<'s> {
     sim: &'s SimPlatform,
     doorbells: Box<[AtomicU64; WORDS]>,
-    last: Mutex<Option<RawDma>>,
+    given: Mutex<Vec<RawDma>>,
 }
 
 impl<'s> Plain<'s> {
@@ -36,7 +36,7 @@ impl<'s> Plain<'s> {
         Self {
             sim,
             doorbells: Box::new([const { AtomicU64::new(0) }; WORDS]),
-            last: Mutex::new(None),
+            given: Mutex::new(Vec::new()),
         }
     }
 
@@ -46,9 +46,18 @@ impl<'s> Plain<'s> {
         word.map_or(0, |word| u64::from_be(word.load(Ordering::Relaxed)))
     }
 
-    /// The DMA memory given out last.
-    pub fn last_dma(&self) -> Option<RawDma> {
-        *self.last.lock().ok()?
+    /// Pieces of DMA memory given out so far.
+    pub fn dma_count(&self) -> usize {
+        self.given.lock().map_or(0, |given| given.len())
+    }
+
+    /// The pieces given out after the first `count`, in order.
+    pub fn dma_since(&self, count: usize) -> Vec<RawDma> {
+        let given = self.given.lock();
+        given.map_or_else(
+            |_| Vec::new(),
+            |given| given.iter().skip(count).copied().collect(),
+        )
     }
 }
 
@@ -59,7 +68,9 @@ unsafe impl Sync for Plain<'_> {}
 
 /// Registers of the simulated machine, or a page of memory.
 pub struct PlainRegisters<'s> {
-    page: *const [AtomicU64; WORDS],
+    page: *const AtomicU64,
+    /// Bytes of the page; 0 of the simulated machine's.
+    len: usize,
     beneath: Option<<SimPlatform as Platform>::Registers>,
     sim: core::marker::PhantomData<&'s SimPlatform>,
 }
@@ -70,14 +81,16 @@ unsafe impl Send for PlainRegisters<'_> {}
 unsafe impl Sync for PlainRegisters<'_> {}
 
 impl PlainRegisters<'_> {
-    #[inline]
-    fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        // SAFETY: the machine outlives its registers: a driver borrows it for as long as it has them.
-        unsafe { &*self.page }.get(offset / 8)
+    #[cold]
+    #[inline(never)]
+    fn write_beneath(&self, offset: usize, value: u64) {
+        if let Some(sim) = &self.beneath {
+            sim.write_be64(offset, value);
+        }
     }
 }
 
-// SAFETY: an offset is looked up in the page, or handed to registers that promise the same.
+// SAFETY: an offset is compared with the page, or handed to registers that promise the same.
 unsafe impl Registers for PlainRegisters<'_> {
     fn caching(&self) -> Caching {
         Caching::Uncached
@@ -97,10 +110,12 @@ unsafe impl Registers for PlainRegisters<'_> {
     }
     #[inline]
     fn write_be64(&self, offset: usize, value: u64) {
-        if let Some(sim) = &self.beneath {
-            sim.write_be64(offset, value);
-        } else if let Some(word) = self.word(offset) {
+        if offset < self.len {
+            // SAFETY: in the page, which lives as long as the machine: a driver borrows that for as long as it has this.
+            let word = unsafe { &*self.page.byte_add(offset & !7) };
             word.store(value.to_be(), Ordering::Relaxed);
+        } else {
+            self.write_beneath(offset, value);
         }
     }
 }
@@ -143,7 +158,8 @@ unsafe impl<'s> Platform for Plain<'s> {
     fn map(&self, bar: u8, at: u64, len: usize, want: Caching) -> Result<Self::Registers> {
         let sim = self.sim.map(bar, at, len, want)?;
         Ok(PlainRegisters {
-            page: &raw const *self.doorbells,
+            page: self.doorbells.as_ptr(),
+            len: if bar == BAR_UAR { 8 * WORDS } else { 0 },
             beneath: (bar != BAR_UAR).then_some(sim),
             sim: core::marker::PhantomData,
         })
@@ -156,8 +172,8 @@ unsafe impl<'s> Platform for Plain<'s> {
     }
     fn dma_alloc(&self, len: usize, align: usize) -> Result<RawDma> {
         let memory = self.sim.dma_alloc(len, align)?;
-        if let Ok(mut last) = self.last.lock() {
-            *last = Some(memory);
+        if let Ok(mut given) = self.given.lock() {
+            given.push(memory);
         }
         Ok(memory)
     }
