@@ -8,7 +8,7 @@ use crate::inner::Inner;
 use crate::let_go::Released;
 use crate::plan::{AV_ENTRY, Plan};
 use crate::port::Port;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core_ib::platform::{Caching, DmaBuf, Lock, Platform, PlatformError, Registers, Table};
 use core_ib::verbs::{AhAttr, AhHandle, Object, PdHandle, VerbsError, kind};
 use core_ib::{Mtu, Rate};
@@ -22,12 +22,12 @@ enum Place<'p, P: Platform> {
     Attached(P::Registers),
     /// In host memory.
     Host(DmaBuf<'p, P>),
-    /// In the driver's own memory, dword by dword.
-    Own(Table<'p, [AtomicU32; VECTOR_WORDS], P>),
+    /// In the driver's own memory, eight bytes at a time, as they lie.
+    Own(Table<'p, Vector, P>),
 }
 
-/// Dwords of a vector.
-pub(crate) const VECTOR_WORDS: usize = AV_ENTRY as usize / 4;
+/// A vector, eight bytes at a time, as they lie.
+pub(crate) type Vector = [AtomicU64; AV_ENTRY as usize / 8];
 
 /// All address vectors.
 pub(crate) struct AvPool<'p, P: Platform> {
@@ -87,8 +87,7 @@ impl<'p, P: Platform> AvPool<'p, P> {
         let count = plan.avs;
         let owners = Table::new(machine, count as usize, |_| AtomicU64::new(0))?;
         let attrs = attrs(machine, count)?;
-        let none = || [const { AtomicU32::new(0) }; VECTOR_WORDS];
-        let place = Place::Own(Table::new(machine, count as usize, |_| none())?);
+        let place = Place::Own(Table::new(machine, count as usize, |_| Vector::default())?);
         Ok(Self {
             place,
             base: 0,
@@ -98,9 +97,9 @@ impl<'p, P: Platform> AvPool<'p, P> {
         })
     }
 
-    /// The dwords of vector `index`, where the HCA does not read them itself. Any context.
+    /// Vector `index`, where the HCA does not read it itself. Any context.
     #[inline]
-    pub fn words(&self, index: u32) -> Option<&[AtomicU32; VECTOR_WORDS]> {
+    pub fn own_vector(&self, index: u32) -> Option<&Vector> {
         match &self.place {
             Place::Own(vectors) => vectors.get(index as usize),
             Place::Attached(_) | Place::Host(_) => None,
@@ -173,10 +172,10 @@ impl<'p, P: Platform> AvPool<'p, P> {
                 let _ = memory.write(at, vector);
             }
             Place::Own(vectors) => {
-                let (words, _) = vector.as_bytes().as_chunks::<4>();
+                let (pairs, _) = vector.as_bytes().as_chunks::<8>();
                 let own = vectors.get(index as usize).into_iter().flatten();
-                for (word, own) in words.iter().zip(own) {
-                    own.store(u32::from_be_bytes(*word), Ordering::Relaxed);
+                for (pair, own) in pairs.iter().zip(own) {
+                    own.store(u64::from_ne_bytes(*pair), Ordering::Relaxed);
                 }
             }
         }

@@ -153,13 +153,17 @@ impl<'p, P: Platform> Bells<'p, P> {
     #[inline]
     pub fn write(&self, bell: Bell, record: &DoorbellRecord) {
         // There is memory for as many as the profile allows, and no place beyond.
-        let _ = self.memory.write(bell.at as usize, record);
+        if let Ok(words) = self.memory.words::<2>(bell.at as usize) {
+            words.write(record);
+        }
     }
 
     /// Stores its counter. Any context; the caller has ordered it behind what it is about.
     #[inline]
     pub fn count(&self, bell: Bell, counter: u32) {
-        let _ = self.memory.write_be32(bell.at as usize, counter);
+        if let Ok(word) = self.memory.words::<1>(bell.at as usize) {
+            word.set(0, counter);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! queue's lock, the poller of a CQ reads them under that of the CQ.
 
 use crate::extents::{Extent, Extents};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use core_ib::platform::{Platform, PlatformError, Table};
 use core_ib::verbs::VerbsError;
@@ -50,9 +51,40 @@ impl<'p, P: Platform> Records<'p, P> {
         self.space.give(places);
     }
 
+    /// The `mask + 1` places of a queue (a power of two), from `first` on. `None` if there are not so many.
+    #[inline(always)]
+    pub fn ring(&self, first: u32, mask: u32) -> Option<RecordRing<'_>> {
+        let places: &[Record] = &self.table;
+        let last = u64::from(first) + u64::from(mask);
+        (last < places.len() as u64).then_some(RecordRing {
+            first: places.as_ptr().wrapping_add(first as usize),
+            mask,
+            table: PhantomData,
+        })
+    }
+
     /// Place `index`.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&Record> {
         self.table.get(index as usize)
+    }
+}
+
+/// The places of one queue, for the length of a call. That they are in the table was checked when this was made: a masked
+/// counter cannot leave them.
+#[derive(Clone, Copy)]
+pub struct RecordRing<'r> {
+    first: *const Record,
+    mask: u32,
+    table: PhantomData<&'r Record>,
+}
+
+impl<'r> RecordRing<'r> {
+    /// That of request `counter`, which runs free.
+    #[inline(always)]
+    pub fn at(self, counter: u32) -> &'r Record {
+        // SAFETY: `first` has `mask + 1` places behind it in the table (checked by `Records::ring`), which is borrowed for
+        // as long as this lives, and which is shared: places are atomic.
+        unsafe { &*self.first.add((counter & self.mask) as usize) }
     }
 }

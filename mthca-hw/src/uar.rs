@@ -3,9 +3,7 @@
 //! A doorbell is one 64-bit store. The page is mapped uncached, so doorbells arrive in program order.
 
 use core_ib::platform::{Caching, Platform, Registers, Result};
-use hca_abi::infinihost::doorbell::{
-    CqDoorbell, EqCommand, EqDoorbell, MCqDoorbell, ReceiveDoorbell,
-};
+use hca_abi::infinihost::doorbell::{EqCommand, EqDoorbell, MCqDoorbell, ReceiveDoorbell};
 use hca_abi::infinihost::pci::BAR_UAR;
 use hca_abi::infinihost::regs::uar;
 
@@ -40,10 +38,10 @@ impl<R: Registers> Uar<R> {
         self.page.write_be64(uar::RECEIVE, doorbell.encode());
     }
 
-    /// For a CQ. T-mode.
+    /// For a CQ, encoded. T-mode.
     #[inline]
-    pub fn ring_cq(&self, doorbell: CqDoorbell) {
-        self.page.write_be64(uar::CQ, doorbell.encode());
+    pub fn ring_cq(&self, doorbell: u64) {
+        self.page.write_be64(uar::CQ, doorbell);
     }
 
     /// Arms a CQ. M-mode.

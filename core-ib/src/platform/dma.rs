@@ -141,9 +141,9 @@ impl<'p, P: Platform> DmaBuf<'p, P> {
         self.raw.memory.as_ptr()
     }
 
-    /// To words of 32 bits?
+    /// To words of 64 bits?
     pub(super) fn is_aligned(&self) -> bool {
-        self.first().addr() & 3 == 0
+        self.first().addr() & 7 == 0
     }
 
     /// The machine it came from.
@@ -155,7 +155,7 @@ impl<'p, P: Platform> DmaBuf<'p, P> {
     #[inline]
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         let size = self.raw.len;
-        if offset > size || len > size - offset {
+        if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(OutOfBounds { offset, len, size });
         }
         // SAFETY: `offset <= size`, and the allocation has `size` bytes.
@@ -229,7 +229,8 @@ impl<'p, P: Platform> DmaBuf<'p, P> {
     pub fn words<const N: usize>(&self, offset: usize) -> Result<Words<'_, N>, OutOfBounds> {
         let (len, size) = (4 * N, self.raw.len);
         let first = self.raw.memory.as_ptr().wrapping_add(offset);
-        if offset > size || len > size - offset || first.addr() & 3 != 0 {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= size);
+        if !fits || first.addr() & 3 != 0 {
             return Err(OutOfBounds { offset, len, size });
         }
         Ok(Words {
@@ -269,6 +270,12 @@ impl<const N: usize> Words<'_, N> {
             first,
             memory: PhantomData,
         }
+    }
+
+    /// Its first word.
+    #[inline]
+    pub(super) const fn first(self) -> *mut u32 {
+        self.first
     }
 
     #[inline]

@@ -7,6 +7,7 @@
 mod poll;
 mod ring;
 
+use crate::bells::Bell;
 use crate::chip::Mode;
 use crate::cmd::table::{Hw2SwCq, ResizeCq, Sw2HwCq};
 use crate::eq::Which;
@@ -276,9 +277,11 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             let size = entries.capacity();
             let runs_free = self.chip.is_mem_free();
+            let bells = self.bells.as_ref();
+            let bell = bells.map_or(Bell::default(), |bells| bells.consumer(index));
             place
                 .queue
-                .with(|queue| queue.begin(index, entries, runs_free));
+                .with(|queue| queue.begin(index, bell, entries, runs_free));
             *control = CqControl {
                 ring: Some(ring),
                 ..CqControl::default()

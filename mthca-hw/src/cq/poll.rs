@@ -4,14 +4,14 @@
 //! skipped. In T-mode an error entry stands for a chain of requests; the chain is expanded from what the driver knows
 //! of the queue, not from what the HCA could have written over.
 
-use super::ring::{Chain, CqQueue, Entries};
+use super::ring::{Chain, CqQueue, Entries, OWNED_BY_HW, OWNER_WORD};
 use super::{Cq, CqPlace, FIRED};
 use crate::bells::Bells;
 use crate::event::Strays;
 use crate::inner::{Inner, NOBODY};
 use crate::qp::{QpPlace, Queue};
 use core::sync::atomic::Ordering;
-use core_ib::platform::Platform;
+use core_ib::platform::{Platform, RingEntry};
 use core_ib::verbs::{
     CompletionQueue, CqHandle, Held, Imm, NotifyKind, VerbsError, WcFlags, WcOpcode, WcStatus,
     WorkCompletion,
@@ -29,6 +29,8 @@ pub struct CqRef<'a, 'p, P: Platform> {
     place: &'a CqPlace<'p, P>,
     held: Held<'a, Cq>,
     handle: CqHandle,
+    /// T: the doorbell that arms it for any completion.
+    arm: u64,
 }
 
 impl<'p, P: Platform> Inner<'p, P> {
@@ -39,44 +41,44 @@ impl<'p, P: Platform> Inner<'p, P> {
         Ok(CqRef {
             core: self,
             place: place.ok_or(super::STALE)?,
+            arm: arm_doorbell(CqCommand::ARM, held.number),
             held,
             handle,
         })
     }
 }
 
+/// T: the doorbell that arms a CQ.
+const fn arm_doorbell(command: CqCommand, cqn: u32) -> u64 {
+    CqDoorbell {
+        command,
+        cqn,
+        parameter: CqDoorbell::KNOWN_INDEX,
+    }
+    .encode()
+}
+
 impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
     #[inline]
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let number = self.held.number;
-        let count = self
-            .place
-            .queue
-            .with(|queue| match queue.has_nothing(self.core) {
-                true => 0,
-                false => queue.poll(self.core, number, into),
-            });
-        Ok(count)
+        Ok(match into {
+            [wc] => CqQueue::poll_one(self.core, self.place, number, wc),
+            _ => CqQueue::poll(self.core, self.place, number, into),
+        })
     }
 
     #[inline]
     fn req_notify(&self, kind: NotifyKind) -> Result<(), VerbsError> {
-        let (command, arm) = match kind {
-            NotifyKind::Any => {
-                self.place.armed_any.store(true, Ordering::Relaxed);
-                (CqCommand::ARM, MArm::ANY)
-            }
+        if kind == NotifyKind::Any {
+            self.place.armed_any.store(true, Ordering::Relaxed);
+        } else if self.place.armed_any.load(Ordering::Relaxed) {
             // Arming for less does not take back arming for more (verbs 5.4), and the HCA would.
-            NotifyKind::Solicited if self.place.armed_any.load(Ordering::Relaxed) => return Ok(()),
-            NotifyKind::Solicited => (CqCommand::ARM_SOLICITED, MArm::SOLICITED),
-        };
-        match &self.core.bells {
-            None => self.core.uar.ring_cq(CqDoorbell {
-                command,
-                cqn: self.held.number,
-                parameter: CqDoorbell::KNOWN_INDEX,
-            }),
-            Some(bells) => self.arm_by_record(bells, arm),
+            return Ok(());
+        }
+        match (&self.core.bells, kind) {
+            (None, NotifyKind::Any) => self.core.uar.ring_cq(self.arm),
+            _ => self.arm_otherwise(kind),
         }
         if !self.core.cmd.health().is_alive() {
             self.arm_by_software();
@@ -90,6 +92,22 @@ impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
 }
 
 impl<'p, P: Platform> CqRef<'_, 'p, P> {
+    /// For a solicited completion, or in M-mode.
+    #[inline(never)]
+    fn arm_otherwise(&self, kind: NotifyKind) {
+        let (command, arm) = match kind {
+            NotifyKind::Any => (CqCommand::ARM, MArm::ANY),
+            NotifyKind::Solicited => (CqCommand::ARM_SOLICITED, MArm::SOLICITED),
+        };
+        match &self.core.bells {
+            None => {
+                let doorbell = arm_doorbell(command, self.held.number);
+                self.core.uar.ring_cq(doorbell);
+            }
+            Some(bells) => self.arm_by_record(bells, arm),
+        }
+    }
+
     /// M: the record says what the doorbell says, and the doorbell that it does. infinihost 2.10, 2.11. Under the lock of
     /// the queue, so that the counter is the right one and two that arm do not mix.
     #[inline]
@@ -125,6 +143,15 @@ impl<'p, P: Platform> CqRef<'_, 'p, P> {
     }
 }
 
+/// An entry.
+type CqWords<'q> = RingEntry<'q, { size_of::<Cqe>() / 4 }>;
+/// The word that says how many bytes.
+const BYTES_WORD: usize = 5;
+/// The word that says which WQE.
+const WQE_WORD: usize = 6;
+/// Of the send queue, in the word of the owner.
+const IS_SEND: u32 = 1 << 23;
+
 /// Retires the request whose WQE is at `address`, of one of the queues of `place`, if its completions belong to CQ `cq`.
 /// What its poster called it, and its count in its queue, unless that is an SRQ.
 #[inline(always)]
@@ -146,20 +173,14 @@ fn retire<'p, P: Platform>(
     Some((wr_id, Some(counter)))
 }
 
-/// Makes a completion of a good entry; false if it is not one, and then nothing is retired. `cqe` has what concerns every
-/// completion, `whole` gives all of it.
-#[inline(always)]
+/// Makes a completion of a good entry; false if it is about nothing outstanding.
 fn complete<'p, P: Platform>(
     core: &Inner<'p, P>,
     place: &QpPlace<'p, P>,
     cq: u32,
     cqe: &Cqe,
-    whole: impl FnOnce() -> Cqe,
     wc: &mut WorkCompletion,
 ) -> bool {
-    if cqe.is_error() {
-        return false;
-    }
     let send = cqe.is_send();
     let Some((wr_id, _)) = retire(core, place, cq, send, cqe.wqe_address()) else {
         return false;
@@ -168,36 +189,78 @@ fn complete<'p, P: Platform>(
         wr_id,
         byte_len: cqe.byte_count(),
         qpn: place.wire_qpn(),
+        opcode: send_opcode(cqe.opcode()),
         ..WorkCompletion::EMPTY
     };
-    if send {
-        wc.opcode = send_opcode(cqe.opcode());
-    } else {
-        note_receive(&whole(), place, wc);
+    if !send {
+        note_receive(cqe, place, wc);
     }
     true
 }
 
+/// What is next in a CQ.
+enum Next {
+    /// Nothing.
+    Nothing,
+    /// A good completion of a request outstanding, which is retired, and the entry given back.
+    Good,
+    /// Something else, untouched.
+    Odd,
+}
+
+/// The QP of the completion before, by its number; at first by one that no QP has.
+struct Known<'c, 'p, P: Platform> {
+    number: u32,
+    place: Option<&'c QpPlace<'p, P>>,
+}
+
 impl<'p, P: Platform> CqQueue<'p, P> {
-    /// There is nothing to be polled: who polls until then is told so without much ado.
-    #[inline(always)]
-    fn has_nothing(&self, core: &Inner<'p, P>) -> bool {
-        let view = self.entries.as_ref().and_then(Entries::view);
-        let next = view.map(|ring| ring.at(self.consumer));
-        next.is_some_and(|words| !Entries::<P>::is_given(words))
-            && !self.is_odd()
-            && core.cmd.health().is_alive()
+    /// Fills `into` from the start; how many. Never blocks, allocates or panics.
+    #[inline(never)]
+    fn poll(
+        core: &Inner<'p, P>,
+        place: &CqPlace<'p, P>,
+        number: u32,
+        into: &mut [WorkCompletion],
+    ) -> usize {
+        place.queue.with(|queue| {
+            let (good, odd) = queue.poll_good(core, number, into);
+            if good == into.len() || (!odd && core.cmd.health().is_alive()) {
+                return good;
+            }
+            let rest = into.get_mut(good..).unwrap_or_default();
+            good + queue.poll_rest(core, number, rest)
+        })
     }
 
-    /// Fills `into` from the start. Never blocks, allocates or panics.
+    /// One completion: without all that several need.
     #[inline(never)]
-    fn poll(&mut self, core: &Inner<'p, P>, number: u32, into: &mut [WorkCompletion]) -> usize {
-        let (good, odd) = self.poll_good(core, number, into);
-        if good == into.len() || (!odd && core.cmd.health().is_alive()) {
-            return good;
-        }
-        let rest = into.get_mut(good..).unwrap_or_default();
-        good + self.poll_rest(core, number, rest)
+    fn poll_one(
+        core: &Inner<'p, P>,
+        place: &CqPlace<'p, P>,
+        number: u32,
+        wc: &mut WorkCompletion,
+    ) -> usize {
+        place.queue.with(|queue| {
+            let ring = queue.entries.as_ref().and_then(Entries::view);
+            if let Some(ring) = ring.filter(|_| !queue.is_odd()) {
+                let mut known = Known {
+                    number: u32::MAX,
+                    place: None,
+                };
+                let consumer = queue.consumer;
+                match queue.next_good(core, ring.at(consumer), &mut known, wc) {
+                    Next::Good => {
+                        queue.consumer = consumer.wrapping_add(1);
+                        queue.tell(core, number, 1);
+                        return 1;
+                    }
+                    Next::Nothing if core.cmd.health().is_alive() => return 0,
+                    _ => {}
+                }
+            }
+            queue.poll_rest(core, number, core::slice::from_mut(wc))
+        })
     }
 
     /// The completions that a CQ is made for: good ones of requests outstanding. How many, and whether it stopped ahead
@@ -216,30 +279,20 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             return (0, false);
         };
         let mut consumer = self.consumer;
-        // A number that no entry has.
-        let mut known: (u32, Option<&QpPlace<'p, P>>) = (u32::MAX, None);
+        let mut known = Known {
+            number: u32::MAX,
+            place: None,
+        };
         let mut odd = false;
         for wc in into.iter_mut() {
-            let words = ring.at(consumer);
-            if !Entries::<P>::is_given(words) {
-                break;
+            match self.next_good(core, ring.at(consumer), &mut known, wc) {
+                Next::Good => consumer = consumer.wrapping_add(1),
+                Next::Nothing => break,
+                Next::Odd => {
+                    odd = true;
+                    break;
+                }
             }
-            core.machine.dma_rmb();
-            let cqe = Entries::<P>::read_half(words);
-            if known.0 != cqe.qpn() {
-                let place = core.qp_by_number(cqe.qpn()).map(|(_, place)| place);
-                known = (cqe.qpn(), place);
-            }
-            let whole = || words.read();
-            let done = known
-                .1
-                .is_some_and(|place| complete(core, place, self.index, &cqe, whole, wc));
-            if !done {
-                odd = true;
-                break;
-            }
-            Entries::<P>::give_words(words);
-            consumer = consumer.wrapping_add(1);
         }
         let good = consumer.wrapping_sub(self.consumer);
         if good > 0 {
@@ -247,6 +300,54 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             self.tell(core, number, good);
         }
         (good as usize, odd)
+    }
+
+    /// Makes a completion of an entry, if it is there and a good one of a request outstanding. What it takes of the entry is
+    /// loaded once.
+    #[inline(always)]
+    fn next_good<'c>(
+        &self,
+        core: &'c Inner<'p, P>,
+        words: CqWords<'_>,
+        known: &mut Known<'c, 'p, P>,
+        wc: &mut WorkCompletion,
+    ) -> Next {
+        let last = words.get(OWNER_WORD);
+        if last & OWNED_BY_HW != 0 {
+            return Next::Nothing;
+        }
+        core.machine.dma_rmb();
+        let opcode = (last >> 24) as u8;
+        if opcode & Cqe::ERROR_RECEIVE == Cqe::ERROR_RECEIVE {
+            return Next::Odd;
+        }
+        let qpn = words.get(0);
+        if known.number != qpn {
+            *known = Known {
+                number: qpn,
+                place: core.qp_by_number(qpn).map(|(_, place)| place),
+            };
+        }
+        let Some(place) = known.place else {
+            return Next::Odd;
+        };
+        let address = words.get(WQE_WORD) & !0x3f;
+        let send = last & IS_SEND != 0;
+        let Some((wr_id, _)) = retire(core, place, self.index, send, address) else {
+            return Next::Odd;
+        };
+        *wc = WorkCompletion {
+            wr_id,
+            byte_len: words.get(BYTES_WORD),
+            qpn: place.wire_qpn(),
+            opcode: send_opcode(opcode),
+            ..WorkCompletion::EMPTY
+        };
+        if !send {
+            note_receive(&words.read(), place, wc);
+        }
+        Entries::<P>::give_words(words);
+        Next::Good
     }
 
     /// Everything else: errors and what they stand for, entries that name nothing, the middle of a resize, the end.
@@ -295,8 +396,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     fn translate(&mut self, core: &Inner<'p, P>, cqe: &Cqe, wc: &mut WorkCompletion) -> bool {
         if !cqe.is_error() {
             let place = core.qp_by_number(cqe.qpn());
-            return place
-                .is_some_and(|(_, place)| complete(core, place, self.index, cqe, || *cqe, wc));
+            return place.is_some_and(|(_, place)| complete(core, place, self.index, cqe, wc));
         }
         let error = cqe.as_error();
         let Some((index, place)) = core.qp_by_number(error.qpn()) else {

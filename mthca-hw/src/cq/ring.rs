@@ -2,9 +2,12 @@
 //!
 //! Entries belong to the HCA while their owner bit is set. Indices run free and are masked only to become an offset.
 
+use crate::bells::Bell;
 use crate::inner::Inner;
 use crate::let_go::Released;
-use core_ib::platform::{DmaBuf, DmaRing, OutOfBounds, Platform, PlatformError, RingView, Words};
+use core_ib::platform::{
+    DmaBuf, DmaRing, OutOfBounds, Platform, PlatformError, RingEntry, RingView,
+};
 use hca_abi::infinihost::cqe::Cqe;
 use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
 
@@ -13,11 +16,11 @@ const ENTRY: usize = size_of::<Cqe>();
 /// Words of an entry.
 const WORDS: usize = ENTRY / 4;
 /// The word with the owner bit.
-const OWNER_WORD: usize = 7;
+pub(super) const OWNER_WORD: usize = 7;
 /// Its offset.
 const OWNER_DWORD: usize = OWNER_WORD * 4;
 /// The owner bit in it.
-const OWNED_BY_HW: u32 = 0x80;
+pub(super) const OWNED_BY_HW: u32 = 0x80;
 
 /// Memory for entries.
 pub(crate) struct Entries<'p, P: Platform> {
@@ -81,29 +84,14 @@ impl<'p, P: Platform> Entries<'p, P> {
 
     /// The entry, if it belongs to software.
     #[inline]
-    pub fn ours(&self, index: u32) -> Option<Words<'_, WORDS>> {
+    pub fn ours(&self, index: u32) -> Option<RingEntry<'_, WORDS>> {
         let words = self.view()?.at(index);
         (words.get(OWNER_WORD) & OWNED_BY_HW == 0).then_some(words)
     }
 
-    /// Does the entry belong to software?
-    #[inline]
-    pub fn is_given(words: Words<'_, WORDS>) -> bool {
-        words.get(OWNER_WORD) & OWNED_BY_HW == 0
-    }
-
-    /// The dwords that every completion has: QP, bytes, WQE, opcode. The others are zero.
-    #[inline]
-    pub fn read_half(words: Words<'_, WORDS>) -> Cqe {
-        let dword = |index| words.get(index).to_be_bytes();
-        let none = [0; 4];
-        let (qp, bytes, wqe) = (dword(0), dword(5), dword(6));
-        zerocopy::transmute!([qp, none, none, none, none, bytes, wqe, dword(OWNER_WORD)])
-    }
-
     /// Gives an entry to the HCA.
     #[inline]
-    pub fn give_words(words: Words<'_, WORDS>) {
+    pub fn give_words(words: RingEntry<'_, WORDS>) {
         words.set(OWNER_WORD, OWNED_BY_HW);
     }
 
@@ -154,6 +142,8 @@ pub(crate) struct CqQueue<'p, P: Platform> {
     runs_free: bool,
     /// Place of the CQ.
     pub index: u32,
+    /// M: its doorbell record.
+    bell: Bell,
     /// Completions that are due before the next entry.
     pub chain: Option<Chain>,
     /// The HCA has ended and its entries are drained: what is outstanding completes by software.
@@ -169,6 +159,7 @@ impl<P: Platform> Default for CqQueue<'_, P> {
             consumer: 0,
             runs_free: false,
             index: 0,
+            bell: Bell::default(),
             chain: None,
             by_software: false,
         }
@@ -177,11 +168,12 @@ impl<P: Platform> Default for CqQueue<'_, P> {
 
 impl<'p, P: Platform> CqQueue<'p, P> {
     /// A new life, with this ring, in place `index`.
-    pub fn begin(&mut self, index: u32, entries: Entries<'p, P>, runs_free: bool) {
+    pub fn begin(&mut self, index: u32, bell: Bell, entries: Entries<'p, P>, runs_free: bool) {
         *self = Self {
             entries: Some(entries),
             runs_free,
             index,
+            bell,
             ..Self::default()
         };
     }
@@ -208,7 +200,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     /// Is there anything but the ring to look at?
     #[inline]
     pub fn is_odd(&self) -> bool {
-        self.chain.is_some() || self.by_software || self.other.is_some()
+        self.chain.is_some() | self.by_software | self.other.is_some()
     }
 
     /// Takes the next entry; the HCA is told by [`tell`](Self::tell).
@@ -249,12 +241,15 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     pub fn tell(&self, core: &Inner<'p, P>, number: u32, count: u32) {
         core.machine.dma_wmb();
         match &core.bells {
-            None => core.uar.ring_cq(CqDoorbell {
-                command: CqCommand::INCREMENT,
-                cqn: number,
-                parameter: count.wrapping_sub(1),
-            }),
-            Some(bells) => bells.count(bells.consumer(self.index), self.consumer),
+            None => {
+                let doorbell = CqDoorbell {
+                    command: CqCommand::INCREMENT,
+                    cqn: number,
+                    parameter: count.wrapping_sub(1),
+                };
+                core.uar.ring_cq(doorbell.encode());
+            }
+            Some(bells) => bells.count(self.bell, self.consumer),
         }
     }
 

@@ -28,6 +28,7 @@ use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::dev_lim::features;
 use hca_abi::infinihost::doorbell::RecordType;
 use hca_abi::infinihost::qp::QpMailbox;
+use hca_abi::infinihost::wqe;
 
 /// A QP: its handle, and what does not change while it lives.
 #[derive(Debug)]
@@ -556,6 +557,10 @@ impl<'p, P: Platform> Inner<'p, P> {
                 memory: sq.and_then(|sq| DmaRing::over(sq, send.mask, send.shift).ok()),
                 shape: *send,
                 atomics: self.limits.can(features::ATOMICS),
+                fence: match qp.service {
+                    QpType::Rc => wqe::next::FENCE,
+                    _ => 0,
+                },
                 service: qp.service,
                 number: qp.number,
                 pd,
@@ -565,10 +570,8 @@ impl<'p, P: Platform> Inner<'p, P> {
                 port: control.port,
                 ..SendQueue::default()
             };
-            if mem_free {
-                // The memory has the shape's size.
-                let _ = queue.link_all();
-            }
+            // The memory has the shape's size.
+            let _ = queue.prepare(mem_free);
         });
         place.rq.with(|queue| {
             *queue = RecvQueue {
@@ -731,18 +734,20 @@ impl<'p, P: Platform> Inner<'p, P> {
     ) {
         let state = next.state;
         place.sq.with(|queue| {
-            queue.open = matches!(
+            queue.set_open(matches!(
                 state,
                 QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error
-            );
+            ));
             if mask.contains(M::MAX_RD_ATOMIC) {
-                queue.reads = attr.max_rd_atomic > 0;
+                queue.reads = attr.max_rd_atomic > 0 && qp.service == QpType::Rc;
             }
             if mask.contains(M::QKEY) && qp.service.is_datagram() {
                 queue.qkey = attr.qkey;
             }
         });
-        place.rq.with(|queue| queue.open = state != QpState::Reset);
+        place
+            .rq
+            .with(|queue| queue.set_open(state != QpState::Reset));
     }
 
     /// A port goes up and down with its QP0. infinihost 3.9.
@@ -826,7 +831,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                 if !qp.service.is_datagram() {
                     control.port = attr.port;
                 }
-                place.rq.with(|queue| queue.open = true);
+                place.rq.with(|queue| queue.set_open(true));
             }
             Ok(attr)
         })

@@ -21,7 +21,11 @@ pub(crate) use place::{QpPlace, Queue};
 use crate::inner::Inner;
 use core_ib::Qpn;
 use core_ib::platform::Platform;
-use core_ib::verbs::{Held, Object, PostError, QpHandle, QueuePair, RecvWr, SendWr, VerbsError};
+use core_ib::verbs::{
+    Held, Object, PostError, QpHandle, QpType, QueuePair, RecvWr, SendWr, VerbsError,
+};
+use recv::RecvQueue;
+use send::SendQueue;
 
 /// A resolved QP.
 pub struct QpRef<'a, 'p, P: Platform> {
@@ -29,6 +33,22 @@ pub struct QpRef<'a, 'p, P: Platform> {
     place: &'a QpPlace<'p, P>,
     held: Held<'a, Qp>,
     handle: QpHandle,
+    way: Way,
+}
+
+/// How requests are posted: chosen once for each QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// UD, in T-mode.
+    Datagrams,
+    /// UD, in M-mode.
+    MDatagrams,
+    /// RC and UC, in T-mode.
+    Connected,
+    /// RC and UC, in M-mode.
+    MConnected,
+    /// SMI and GSI.
+    Special,
 }
 
 impl<'p, P: Platform> Inner<'p, P> {
@@ -39,6 +59,13 @@ impl<'p, P: Platform> Inner<'p, P> {
         Ok(QpRef {
             core: self,
             place: place.ok_or(VerbsError::InvalidHandle { object: Qp::NAME })?,
+            way: match (held.service, self.chip.is_mem_free()) {
+                (QpType::Ud, false) => Way::Datagrams,
+                (QpType::Ud, true) => Way::MDatagrams,
+                (QpType::Rc | QpType::Uc, false) => Way::Connected,
+                (QpType::Rc | QpType::Uc, true) => Way::MConnected,
+                (QpType::Smi | QpType::Gsi, _) => Way::Special,
+            },
             held,
             handle,
         })
@@ -65,16 +92,34 @@ impl<'p, P: Platform> Inner<'p, P> {
 impl<P: Platform> QueuePair for QpRef<'_, '_, P> {
     #[inline]
     fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        self.place
-            .sq
-            .with(|queue| queue.post(self.core, &self.place.send, wrs))
+        let (core, place) = (self.core, self.place);
+        if let [wr] = wrs {
+            return match self.way {
+                Way::Datagrams => SendQueue::post_datagram::<false>(core, place, wr),
+                Way::MDatagrams => SendQueue::post_datagram::<true>(core, place, wr),
+                Way::Connected => SendQueue::post_one::<false>(core, place, wr),
+                Way::MConnected => SendQueue::post_one::<true>(core, place, wr),
+                Way::Special => SendQueue::post_special(core, place, wrs),
+            };
+        }
+        match self.way {
+            Way::Datagrams => SendQueue::post_datagrams::<false>(core, place, wrs),
+            Way::MDatagrams => SendQueue::post_datagrams::<true>(core, place, wrs),
+            Way::Connected => SendQueue::post_connected::<false>(core, place, wrs),
+            Way::MConnected => SendQueue::post_connected::<true>(core, place, wrs),
+            Way::Special => SendQueue::post_special(core, place, wrs),
+        }
     }
 
     #[inline]
     fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.place
-            .rq
-            .with(|queue| queue.post(self.core, &self.place.recv, wrs))
+        let (core, place) = (self.core, self.place);
+        match (core.chip.is_mem_free(), wrs) {
+            (false, [wr]) => RecvQueue::post_one::<false>(core, place, wr),
+            (true, [wr]) => RecvQueue::post_one::<true>(core, place, wr),
+            (false, _) => RecvQueue::post::<false>(core, place, wrs),
+            (true, _) => RecvQueue::post::<true>(core, place, wrs),
+        }
     }
 
     fn qpn(&self) -> Qpn {

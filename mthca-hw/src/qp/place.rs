@@ -10,7 +10,7 @@ use super::send::SendQueue;
 use crate::event::Pending;
 use crate::extents::Extent;
 use crate::inner::NOBODY;
-use crate::records::{Record, Records};
+use crate::records::{Record, RecordRing, Records};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::Qpn;
 use core_ib::platform::{Gate, Lock, Platform};
@@ -132,6 +132,16 @@ impl Half {
         let first = self.records.load(Ordering::Relaxed);
         let index = counter & self.mask.load(Ordering::Relaxed);
         records.get(first.wrapping_add(index))
+    }
+
+    /// The records of all its requests: `mask` is that of its ring. `None` of a queue that has none.
+    #[inline(always)]
+    pub fn ring<'r, P: Platform>(
+        &self,
+        mask: u32,
+        records: &'r Records<'_, P>,
+    ) -> Option<RecordRing<'r>> {
+        records.ring(self.records.load(Ordering::Relaxed), mask)
     }
 
     /// Counts what was posted: all before `posted`, which were remembered. Under the queue's lock, before their doorbell.

@@ -4,28 +4,30 @@
 //! WQE before how long they are, every link waits for a doorbell, and a doorbell tells of 256 at most. In M-mode a list
 //! shorter than its WQE has an end, and a record says how many WQEs there are: there is no doorbell.
 
-use super::place::{Half, Shape};
-use super::send::{SEGMENT, put_entry, put_sges};
+use super::place::{Half, QpPlace, Shape};
+use super::send::{SEGMENT, fits, put_entry, put_sges};
 use crate::bells::Bell;
 use crate::inner::Inner;
+use crate::records::RecordRing;
 use core::sync::atomic::Ordering;
-use core_ib::platform::{DmaRing, OutOfBounds, Platform, Words};
+use core_ib::platform::{DmaRing, OutOfBounds, Platform, RingEntry, RingView};
 use core_ib::verbs::{PostCause, PostError, RecvWr};
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
-use hca_abi::infinihost::wqe::{END_OF_LIST_LKEY, UNIT, next};
+use hca_abi::infinihost::wqe::{DataSegment, END_OF_LIST_LKEY, UNIT, next};
 
 /// Words of a WQE with a single entry and the end of the list: the shortest has a unit more.
-const STRAIGHT_WORDS: usize = 3 * UNIT / 4;
+const STRAIGHT: usize = 3 * UNIT / 4;
 /// Its length as the HCA counts.
 const STRAIGHT_UNITS: u8 = 2;
 
-/// Ends a list at word `at`. infinihost 5.5.
+/// T: WQEs of one doorbell.
+const MAX_BATCH: u32 = ReceiveDoorbell::MAX_COUNT as u32;
+
+/// Ends a list at word `at` (even). infinihost 5.5.
 #[inline(always)]
-fn put_end<const N: usize>(wqe: Words<'_, N>, at: usize) {
-    wqe.set(at, 0);
-    wqe.set(at + 1, END_OF_LIST_LKEY);
-    wqe.set(at + 2, 0);
-    wqe.set(at + 3, 0);
+pub(crate) fn put_end<const N: usize>(wqe: RingEntry<'_, N>, at: usize) {
+    wqe.set_pair(at, 0, END_OF_LIST_LKEY);
+    wqe.set_long(at + 2, 0);
 }
 
 /// A receive queue. Under the lock of its place.
@@ -36,6 +38,8 @@ pub(crate) struct RecvQueue<'p, P: Platform> {
     pub(super) posted: u32,
     /// The state allows posting.
     pub(super) open: bool,
+    /// It does, to a ring of its own whose requests have an entry.
+    pub(super) straight: bool,
     /// Receives come from an SRQ.
     pub(super) shared: bool,
     /// Number in the HCA.
@@ -51,10 +55,51 @@ impl<P: Platform> Default for RecvQueue<'_, P> {
             shape: Shape::default(),
             posted: 0,
             open: false,
+            straight: false,
             shared: false,
             number: 0,
             bell: Bell::default(),
         }
+    }
+}
+
+/// WQEs of a call that goes straight.
+#[derive(Clone, Copy)]
+struct Chain<'q, const M: bool> {
+    ring: RingView<'q, STRAIGHT>,
+    records: RecordRing<'q>,
+    /// Count of the next.
+    posted: u32,
+    /// Count of the first that there is no room for.
+    full: u32,
+    /// The WQE before the next.
+    before: RingEntry<'q, STRAIGHT>,
+}
+
+impl<const M: bool> Chain<'_, M> {
+    /// With `wr` at its end; `None` if that has not one entry, or there is something against it.
+    #[inline(always)]
+    fn append(self, wr: &RecvWr<'_>) -> Option<Self> {
+        let [sge] = wr.sges else { return None };
+        if !fits(sge) {
+            return None;
+        }
+        let wqe = self.ring.at(self.posted);
+        put_entry(wqe, UNIT / 4, sge);
+        let record = self.records.at(self.posted);
+        record.wr_id.store(wr.wr_id, Ordering::Relaxed);
+        if M {
+            put_end(wqe, 2 * UNIT / 4);
+        } else {
+            wqe.set(next::NDS / 4, next::DBD);
+            let linked = next::DBD | u32::from(STRAIGHT_UNITS);
+            self.before.set(next::NDS / 4, linked);
+        }
+        Some(Self {
+            posted: self.posted.wrapping_add(1),
+            before: wqe,
+            ..self
+        })
     }
 }
 
@@ -82,84 +127,77 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
     /// What was posted is forgotten: the QP was reset.
     pub(super) fn forget(&mut self) {
         self.posted = 0;
-        self.open = false;
+        self.set_open(false);
+    }
+
+    /// From here on the state allows posting, or does not.
+    pub(super) fn set_open(&mut self, open: bool) {
+        self.open = open;
+        self.straight = open && !self.shared && self.shape.max_sge > 0;
     }
 
     /// Posts `wrs` in order; the error names the first that was not. Thread or soft interrupt; never blocks, allocates
-    /// or panics. Caller holds this queue's lock.
+    /// or panics. `M`: the mode.
     #[inline(never)]
-    pub(super) fn post(
-        &mut self,
+    pub(super) fn post<const M: bool>(
         core: &Inner<'p, P>,
-        half: &Half,
+        place: &QpPlace<'p, P>,
         wrs: &[RecvWr<'_>],
     ) -> Result<(), PostError> {
-        if !self.open || self.shared || !core.cmd.health().is_alive() {
-            return self.refuse(core, wrs);
-        }
-        if core.chip.is_mem_free() {
-            return self.post_some::<true>(core, half, wrs);
-        }
-        if wrs.len() > usize::from(ReceiveDoorbell::MAX_COUNT) {
-            return self.post_many(core, half, wrs);
-        }
-        self.post_some::<false>(core, half, wrs)
+        place.rq.with(|queue| {
+            let begin = queue.posted;
+            let straight = queue.straight::<M>(core, &place.recv, wrs);
+            if straight as usize != wrs.len() || straight == 0 {
+                return queue.post_rest(core, &place.recv, wrs, straight);
+            }
+            queue.posted = begin.wrapping_add(straight);
+            queue.start_straight::<M>(core, &place.recv, begin, straight);
+            Ok(())
+        })
+    }
+
+    /// One request: without all that lists need.
+    #[inline(never)]
+    pub(super) fn post_one<const M: bool>(
+        core: &Inner<'p, P>,
+        place: &QpPlace<'p, P>,
+        wr: &RecvWr<'_>,
+    ) -> Result<(), PostError> {
+        place.rq.with(|queue| {
+            if let Some(chain) = queue.open_chain::<M>(core, &place.recv)
+                && let Some(chain) = chain.append(wr)
+            {
+                let end = chain.posted;
+                let begin = end.wrapping_sub(1);
+                queue.start_straight::<M>(core, &place.recv, begin, 1);
+                queue.posted = end;
+                return Ok(());
+            }
+            queue.post_rest(core, &place.recv, core::slice::from_ref(wr), 0)
+        })
+    }
+
+    /// Counts what went straight from count `begin` on, and rings for it.
+    #[inline(always)]
+    fn start_straight<const M: bool>(
+        &self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        begin: u32,
+        count: u32,
+    ) {
+        let nda = self.shape.base.wrapping_add(self.shape.offset(begin));
+        let posted = begin.wrapping_add(count);
+        self.start::<M>(core, half, (nda, STRAIGHT_UNITS), posted, count);
     }
 
     /// In the order of verbs 4.1.
-    #[cold]
-    #[inline(never)]
-    fn refuse(&self, core: &Inner<'p, P>, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let cause = if core.cmd.health().is_alive() {
-            PostCause::InvalidState
-        } else {
-            PostCause::DeviceFailed
-        };
-        match wrs {
-            [] => Ok(()),
-            _ => Err(PostError { index: 0, cause }),
+    fn check_open(&self, core: &Inner<'p, P>) -> Result<(), PostCause> {
+        if !core.cmd.health().is_alive() {
+            return Err(PostCause::DeviceFailed);
         }
-    }
-
-    /// T: more than a doorbell tells of.
-    #[cold]
-    #[inline(never)]
-    fn post_many(
-        &mut self,
-        core: &Inner<'p, P>,
-        half: &Half,
-        wrs: &[RecvWr<'_>],
-    ) -> Result<(), PostError> {
-        let mut before = 0_usize;
-        for some in wrs.chunks(usize::from(ReceiveDoorbell::MAX_COUNT)) {
-            self.post_some::<false>(core, half, some)
-                .map_err(|error| PostError {
-                    index: before.saturating_add(error.index),
-                    ..error
-                })?;
-            before = before.saturating_add(some.len());
-        }
-        Ok(())
-    }
-
-    /// As many as a doorbell tells of. Requests of one entry go straight into their WQEs; from the first on that has
-    /// more or less, or that there is something against, all go by [`enqueue`](Self::enqueue). `M`: the mode.
-    #[inline(always)]
-    fn post_some<const M: bool>(
-        &mut self,
-        core: &Inner<'p, P>,
-        half: &Half,
-        wrs: &[RecvWr<'_>],
-    ) -> Result<(), PostError> {
-        let begin = self.posted;
-        let straight = self.straight::<M>(core, half, wrs);
-        self.posted = begin.wrapping_add(straight);
-        if straight as usize != wrs.len() {
-            return self.post_rest(core, half, wrs, straight as usize);
-        }
-        if straight != 0 {
-            let nda = self.shape.base.wrapping_add(self.shape.offset(begin));
-            self.start(core, half, (nda, STRAIGHT_UNITS), straight);
+        if !self.open || self.shared {
+            return Err(PostCause::InvalidState);
         }
         Ok(())
     }
@@ -172,14 +210,20 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[RecvWr<'_>],
-        done: usize,
+        done: u32,
     ) -> Result<(), PostError> {
-        let begin = self.posted.wrapping_sub(done as u32);
+        let mut begin = self.posted;
+        self.posted = begin.wrapping_add(done);
         let nda = self.shape.base.wrapping_add(self.shape.offset(begin));
         let mut first = (done != 0).then_some((nda, STRAIGHT_UNITS));
         let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate().skip(done) {
-            match self.enqueue(core, half, wr) {
+        for (index, wr) in wrs.iter().enumerate().skip(done as usize) {
+            if self.posted.wrapping_sub(begin) >= MAX_BATCH {
+                self.start_any(core, half, first.take(), begin);
+                begin = self.posted;
+            }
+            let posted = self.check_open(core);
+            match posted.and_then(|()| self.enqueue(core, half, wr)) {
                 Ok(wqe) => first = first.or(Some(wqe)),
                 Err(cause) => {
                     result = Err(PostError { index, cause });
@@ -187,66 +231,88 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
                 }
             }
         }
-        if let Some(first) = first {
-            self.start(core, half, first, self.posted.wrapping_sub(begin));
-        }
+        self.start_any(core, half, first, begin);
         result
     }
 
-    /// Counts what was written, and rings for it: `count` WQEs, of which the first is at `nda` and has `nds` units.
+    /// [`start`](Self::start) in either mode, if there is anything to start.
+    fn start_any(&self, core: &Inner<'p, P>, half: &Half, first: Option<(u32, u8)>, begin: u32) {
+        let count = self.posted.wrapping_sub(begin);
+        match first {
+            None => {}
+            Some(first) if core.chip.is_mem_free() => {
+                self.start::<true>(core, half, first, self.posted, count)
+            }
+            Some(first) => self.start::<false>(core, half, first, self.posted, count),
+        }
+    }
+
+    /// Counts all before `posted`, and rings for the last `count` WQEs, of which the first is at `nda` and has `nds` units.
     #[inline(always)]
-    fn start(&self, core: &Inner<'p, P>, half: &Half, (nda, nds): (u32, u8), count: u32) {
-        half.count(self.posted);
+    fn start<const M: bool>(
+        &self,
+        core: &Inner<'p, P>,
+        half: &Half,
+        (nda, nds): (u32, u8),
+        posted: u32,
+        count: u32,
+    ) {
+        half.count(posted);
         core.machine.dma_wmb();
-        match &core.bells {
-            None => core.uar.ring_receive(ReceiveDoorbell {
+        if !M {
+            core.uar.ring_receive(ReceiveDoorbell {
                 nda,
                 nds,
                 number: self.number,
                 count: count as u16,
-            }),
-            Some(bells) => bells.count(self.bell, self.posted & 0xffff),
+            });
+        } else if let Some(bells) = &core.bells {
+            bells.count(self.bell, posted & 0xffff);
         }
+    }
+
+    /// The chain that requests are appended to, if posting may go straight and there is room.
+    #[inline(always)]
+    fn open_chain<'q, const M: bool>(
+        &'q self,
+        core: &'q Inner<'p, P>,
+        half: &Half,
+    ) -> Option<Chain<'q, M>> {
+        let ring = self.memory.as_ref()?.view()?;
+        if !self.straight || !core.cmd.health().is_alive() {
+            return None;
+        }
+        let records = half.ring(ring.mask(), &core.records)?;
+        let full = half.retired().wrapping_add(ring.mask());
+        let posted = self.posted;
+        (posted != full).then_some(Chain {
+            ring,
+            records,
+            posted,
+            full,
+            before: ring.at(posted.wrapping_sub(1)),
+        })
     }
 
     /// Writes and links the WQEs of `wrs` up to the first that has not one entry, or that there is something against;
     /// how many. Every link waits for a doorbell, so they are to be counted before that and not earlier.
     #[inline(always)]
     fn straight<const M: bool>(&self, core: &Inner<'p, P>, half: &Half, wrs: &[RecvWr<'_>]) -> u32 {
-        let ring = self
-            .memory
-            .as_ref()
-            .and_then(DmaRing::view::<STRAIGHT_WORDS>);
-        let Some(ring) = ring.filter(|_| self.shape.max_sge > 0) else {
+        let chain = self.open_chain::<M>(core, half);
+        let Some(mut chain) = chain.filter(|_| M || wrs.len() <= MAX_BATCH as usize) else {
             return 0;
         };
-        let begin = self.posted;
-        let room = self
-            .shape
-            .mask
-            .saturating_sub(begin.wrapping_sub(half.retired()));
-        let mut posted = begin;
-        for wr in wrs.iter().take(room as usize) {
-            let &[sge] = wr.sges else { break };
-            if sge.length.wrapping_sub(1) >= i32::MAX as u32 {
+        let begin = chain.posted;
+        for wr in wrs {
+            if chain.posted == chain.full {
                 break;
             }
-            let Some(record) = half.record(posted, &core.records) else {
+            let Some(longer) = chain.append(wr) else {
                 break;
             };
-            let wqe = ring.at(posted);
-            put_entry(wqe, UNIT / 4, &sge);
-            record.wr_id.store(wr.wr_id, Ordering::Relaxed);
-            if M {
-                put_end(wqe, 2 * UNIT / 4);
-            } else {
-                wqe.set(next::NDS / 4, next::DBD);
-                let before = ring.at(posted.wrapping_sub(1));
-                before.set(next::NDS / 4, next::DBD | u32::from(STRAIGHT_UNITS));
-            }
-            posted = posted.wrapping_add(1);
+            chain = longer;
         }
-        posted.wrapping_sub(begin)
+        chain.posted.wrapping_sub(begin)
     }
 
     /// Writes one WQE and its length in the one before; where it is, and how long.
@@ -272,7 +338,7 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         let nds = (end.wrapping_sub(at) / SEGMENT) as u8;
         if core.chip.is_mem_free() {
             if end.wrapping_sub(at) >> self.shape.shift == 0 {
-                put_end(memory.words::<4>(end as usize)?, 0);
+                memory.write(end as usize, &DataSegment::END_OF_LIST)?;
             }
             half.remember(posted, wr.wr_id, true, &core.records);
         } else {

@@ -6,13 +6,15 @@
 //! The modes differ in three places: in M-mode a datagram carries its address vector, every link waits for a doorbell,
 //! and a doorbell says how many WQEs it is for, 255 at most, and comes behind a record that says how many there were.
 
-use super::place::{Half, Shape};
-use crate::av::VECTOR_WORDS;
+use super::place::{Half, QpPlace, Shape};
+use crate::av::Vector;
 use crate::bells::Bell;
 use crate::inner::Inner;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::records::RecordRing;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
 use core_ib::QKey;
-use core_ib::platform::{DmaBuf, DmaRing, OutOfBounds, Platform, Words};
+use core_ib::platform::{DmaBuf, DmaRing, OutOfBounds, Platform, RingEntry, RingView};
 use core_ib::verbs::{
     Imm, PostCause, PostError, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
@@ -27,7 +29,7 @@ pub(super) const SEGMENT: u32 = UNIT as u32;
 const MAX_MESSAGE: u64 = 1 << 31;
 
 /// M: WQEs of one doorbell.
-const MAX_BATCH: usize = 255;
+const MAX_BATCH: u32 = 255;
 
 /// A send queue. Under the lock of its place.
 pub(crate) struct SendQueue<'p, P: Platform> {
@@ -36,10 +38,14 @@ pub(crate) struct SendQueue<'p, P: Platform> {
     pub(super) posted: u32,
     /// The state allows posting.
     pub(super) open: bool,
+    /// It does, and requests have an entry.
+    pub(super) straight: bool,
     /// Reads and atomics may be posted.
     pub(super) reads: bool,
     /// The HCA has atomics.
     pub(super) atomics: bool,
+    /// [`next::FENCE`] where requests may have it: RC.
+    pub(super) fence: u32,
     pub(crate) service: QpType,
     /// Number in the HCA.
     pub(super) number: u32,
@@ -66,8 +72,10 @@ impl<P: Platform> Default for SendQueue<'_, P> {
             shape: Shape::default(),
             posted: 0,
             open: false,
+            straight: false,
             reads: false,
             atomics: false,
+            fence: 0,
             service: QpType::Ud,
             number: 0,
             pd: 0,
@@ -84,19 +92,122 @@ impl<P: Platform> Default for SendQueue<'_, P> {
 /// What the WQE before says of one, and the doorbell.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Offset in the queue's memory.
-    at: u32,
-    /// Its length.
-    units: u32,
-    opcode: WqeOpcode,
-    fence: bool,
+    /// Its address, and its opcode.
+    nda: u32,
+    /// Its length in units, and [`next::FENCE`].
+    nds: u32,
+    /// What its own second half says.
+    immediate: [u8; 4],
+}
+
+impl Link {
+    /// The doorbell for it, as T-mode has it; [`m_doorbell`] makes the other of it.
+    #[inline]
+    const fn doorbell(self, qpn: u32) -> u64 {
+        SendDoorbell {
+            nda: self.nda & !0x3f,
+            fence: self.nds & next::FENCE != 0,
+            opcode: (self.nda & 0x1f) as u8,
+            qpn,
+            nds: (self.nds & 0x3f) as u8,
+        }
+        .encode()
+    }
+}
+
+/// Requests that are written and linked, but neither counted nor rung for.
+#[derive(Clone, Copy)]
+struct Straight {
+    /// Count of the first, and the count behind the last.
+    begin: u32,
+    end: u32,
+    /// Of the first.
+    doorbell: u64,
+}
+
+impl Straight {
+    const NONE: Self = Self {
+        begin: 0,
+        end: 0,
+        doorbell: 0,
+    };
+}
+
+/// WQEs of a call that goes straight, each of at least `N` words.
+struct Chain<'q, const N: usize, const M: bool> {
+    ring: RingView<'q, N>,
+    records: RecordRing<'q>,
+    /// Count of the next.
+    posted: u32,
+    /// Count of the first that there is no room for.
+    full: u32,
+    /// The WQE before it.
+    before: RingEntry<'q, N>,
+    /// Not 0 if the next waits for the doorbell: in T-mode the first.
+    waits: u32,
+}
+
+impl<'q, const N: usize, const M: bool> Chain<'q, N, M> {
+    /// The next.
+    #[inline(always)]
+    fn wqe(&self) -> RingEntry<'q, N> {
+        self.ring.at(self.posted)
+    }
+
+    /// What was appended from count `begin` on, the chain's beginning. The doorbell says of the first what the WQE before it
+    /// does: if an HCA has changed that in between, it tells itself so.
+    #[inline(always)]
+    fn since(&self, begin: u32, qpn: u32) -> Straight {
+        let before = self.ring.at(begin.wrapping_sub(1));
+        let first = Link {
+            nda: before.get(next::NDA / 4),
+            nds: before.get(next::NDS / 4),
+            immediate: [0; 4],
+        };
+        Straight {
+            begin,
+            end: self.posted,
+            doorbell: first.doorbell(qpn),
+        }
+    }
+
+    /// Ends it, and links it to the one before in the order of infinihost 2.11.
+    #[inline(always)]
+    fn add<P: Platform>(&mut self, machine: &P, wr: &SendWr<'_>, link: Link) {
+        let wqe = self.wqe();
+        if !M {
+            wqe.set_long(next::NDA / 4, 0);
+        }
+        let [a, b, c, d] = flags_of(wr.flags).to_be_bytes();
+        let [e, f, g, h] = link.immediate;
+        wqe.set_bytes(next::FLAGS / 4, [a, b, c, d, e, f, g, h]);
+        let record = self.records.at(self.posted);
+        record.wr_id.store(wr.wr_id, Ordering::Relaxed);
+        if !M {
+            record.link.store(self.waits, Ordering::Relaxed);
+        }
+        self.before.set(next::NDA / 4, link.nda);
+        machine.dma_wmb();
+        self.before.set(next::NDS / 4, link.nds | self.waits);
+        if !M {
+            self.waits = 0;
+        }
+        self.before = wqe;
+        self.posted = self.posted.wrapping_add(1);
+    }
 }
 
 /// Words of a datagram's WQE before its data.
 const DATAGRAM_WORDS: usize = (UNIT + size_of::<UdSegment>()) / 4;
 
 /// Words of one with a single entry.
-const STRAIGHT_WORDS: usize = DATAGRAM_WORDS + UNIT / 4;
+const DATAGRAM: usize = DATAGRAM_WORDS + UNIT / 4;
+
+/// Words that every WQE of a connected QP has room for: an atomic, or a bind.
+const CONNECTED: usize = 4 * UNIT / 4;
+
+/// From the flag of a request to the bit of a link.
+const FENCE_OF_FLAG: u32 = next::FENCE / SendFlags::FENCE.bits() as u32;
 
 /// The word of a WQE at `offset` bytes of its second segment.
 const fn segment(offset: usize) -> usize {
@@ -117,17 +228,47 @@ pub(crate) struct Wqe {
     pub immediate: u32,
 }
 
+/// Appends `wrs` up to the first that `write` does not write. They are to be counted before the doorbell: nothing of a call
+/// is executed earlier.
+#[inline(always)]
+fn append_all<'q, const N: usize, const M: bool>(
+    chain: Option<Chain<'q, N, M>>,
+    machine: &impl Platform,
+    wrs: &[SendWr<'_>],
+    qpn: u32,
+    write: impl Fn(&Chain<'q, N, M>, &SendWr<'_>) -> Option<Link>,
+) -> Straight {
+    let chain = chain.filter(|_| !M || wrs.len() <= MAX_BATCH as usize);
+    let Some(mut chain) = chain else {
+        return Straight::NONE;
+    };
+    let begin = chain.posted;
+    for wr in wrs {
+        if chain.posted == chain.full {
+            break;
+        }
+        let Some(link) = write(&chain, wr) else { break };
+        chain.add(machine, wr, link);
+    }
+    chain.since(begin, qpn)
+}
+
 impl<'p, P: Platform> SendQueue<'p, P> {
-    /// M: names to each WQE the next, as a ring.
-    pub(super) fn link_all(&self) -> Result<(), OutOfBounds> {
+    /// Writes what is the same in all WQEs for as long as the queue lives. M: which is the next, as a ring. T: the key of the
+    /// address vectors of datagrams.
+    pub(super) fn prepare(&self, mem_free: bool) -> Result<(), OutOfBounds> {
         let Some(memory) = &self.memory else {
             return Ok(());
         };
         for counter in 0..=self.shape.mask {
             let at = self.shape.offset(counter) as usize;
             let following = self.shape.offset(counter.wrapping_add(1));
-            let nda = self.shape.base.wrapping_add(following);
-            memory.write_be32(at + next::NDA, nda)?;
+            if mem_free {
+                let nda = self.shape.base.wrapping_add(following);
+                memory.write_be32(at + next::NDA, nda)?;
+            } else if self.service == QpType::Ud {
+                memory.write_be32(at + 4 * segment(ud::LKEY), self.vectors)?;
+            }
         }
         Ok(())
     }
@@ -135,104 +276,155 @@ impl<'p, P: Platform> SendQueue<'p, P> {
     /// What was posted is forgotten: the QP was reset.
     pub(super) fn forget(&mut self) {
         self.posted = 0;
-        self.open = false;
+        self.set_open(false);
         self.reads = false;
     }
 
-    /// Posts `wrs` in order; the error names the first that was not. One doorbell for all. Thread or soft interrupt;
-    /// never blocks, allocates or panics. Caller holds this queue's lock.
-    #[inline(never)]
-    pub(super) fn post(
-        &mut self,
-        core: &Inner<'p, P>,
-        half: &Half,
-        wrs: &[SendWr<'_>],
-    ) -> Result<(), PostError> {
-        if !self.open || !core.cmd.health().is_alive() {
-            return self.refuse(core, wrs);
-        }
-        if !core.chip.is_mem_free() {
-            return self.post_some::<false>(core, half, wrs);
-        }
-        if wrs.len() > MAX_BATCH {
-            return self.post_many(core, half, wrs);
-        }
-        self.post_some::<true>(core, half, wrs)
+    /// From here on the state allows posting, or does not.
+    pub(super) fn set_open(&mut self, open: bool) {
+        self.open = open;
+        self.straight = open && self.shape.max_sge > 0;
     }
 
-    /// As many as a doorbell tells of. `M`: the mode.
+    /// Posts `wrs` on a UD QP, in order; the error names the first that was not. One doorbell for all (M: for 255). Thread
+    /// or soft interrupt; never blocks, allocates or panics. `M`: the mode.
+    #[inline(never)]
+    pub(super) fn post_datagrams<const M: bool>(
+        core: &Inner<'p, P>,
+        place: &QpPlace<'p, P>,
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        place.sq.with(|queue| {
+            let chain = queue.open_chain::<DATAGRAM, M>(core, &place.send);
+            let write = |chain: &Chain<'_, DATAGRAM, M>, wr: &SendWr<'_>| {
+                queue.write_datagram::<M>(core, chain, wr)
+            };
+            let straight = append_all(chain, core.machine, wrs, queue.number, write);
+            queue.finish::<M>(core, &place.send, wrs, straight)
+        })
+    }
+
+    /// The same on an RC or UC QP.
+    #[inline(never)]
+    pub(super) fn post_connected<const M: bool>(
+        core: &Inner<'p, P>,
+        place: &QpPlace<'p, P>,
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        place.sq.with(|queue| {
+            let chain = queue.open_chain::<CONNECTED, M>(core, &place.send);
+            let write = |chain: &Chain<'_, CONNECTED, M>, wr: &SendWr<'_>| {
+                queue.write_connected::<M>(chain, wr)
+            };
+            let straight = append_all(chain, core.machine, wrs, queue.number, write);
+            queue.finish::<M>(core, &place.send, wrs, straight)
+        })
+    }
+
+    /// One datagram: without all that lists need.
+    #[inline(never)]
+    pub(super) fn post_datagram<const M: bool>(
+        core: &Inner<'p, P>,
+        place: &QpPlace<'p, P>,
+        wr: &SendWr<'_>,
+    ) -> Result<(), PostError> {
+        place.sq.with(|queue| {
+            let chain = queue.open_chain::<DATAGRAM, M>(core, &place.send);
+            if let Some(chain) = chain
+                && let Some(link) = queue.write_datagram::<M>(core, &chain, wr)
+            {
+                queue.posted = queue.finish_one(core, &place.send, chain, wr, link);
+                return Ok(());
+            }
+            queue.post_rest(core, &place.send, core::slice::from_ref(wr), 0, 0)
+        })
+    }
+
+    /// One request of a connected QP.
+    #[inline(never)]
+    pub(super) fn post_one<const M: bool>(
+        core: &Inner<'p, P>,
+        place: &QpPlace<'p, P>,
+        wr: &SendWr<'_>,
+    ) -> Result<(), PostError> {
+        place.sq.with(|queue| {
+            let chain = queue.open_chain::<CONNECTED, M>(core, &place.send);
+            if let Some(chain) = chain
+                && let Some(link) = queue.write_connected::<M>(&chain, wr)
+            {
+                queue.posted = queue.finish_one(core, &place.send, chain, wr, link);
+                return Ok(());
+            }
+            queue.post_rest(core, &place.send, core::slice::from_ref(wr), 0, 0)
+        })
+    }
+
+    /// Links, counts and rings for one that is written; the count behind it.
     #[inline(always)]
-    fn post_some<const M: bool>(
-        &mut self,
+    fn finish_one<const N: usize, const M: bool>(
+        &self,
         core: &Inner<'p, P>,
         half: &Half,
-        wrs: &[SendWr<'_>],
-    ) -> Result<(), PostError> {
-        if self.service == QpType::Ud {
-            self.post_datagrams::<M>(core, half, wrs)
-        } else {
-            self.post_others(core, half, wrs)
-        }
+        chain: Chain<'_, N, M>,
+        wr: &SendWr<'_>,
+        link: Link,
+    ) -> u32 {
+        let begin = chain.posted;
+        let end = begin.wrapping_add(1);
+        let mut chain = chain;
+        chain.add(core.machine, wr, link);
+        self.start::<M>(core, half, link.doorbell(self.number), begin..end);
+        end
     }
 
-    /// M: more than a doorbell tells of.
-    #[cold]
+    /// The same on an SMI or GSI QP.
     #[inline(never)]
-    fn post_many(
+    pub(super) fn post_special(
+        core: &Inner<'p, P>,
+        place: &QpPlace<'p, P>,
+        wrs: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        place
+            .sq
+            .with(|queue| queue.post_rest(core, &place.send, wrs, 0, 0))
+    }
+
+    /// Counts and rings for what went straight, if that is all.
+    #[inline(always)]
+    fn finish<const M: bool>(
         &mut self,
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[SendWr<'_>],
+        straight: Straight,
     ) -> Result<(), PostError> {
-        let mut before = 0_usize;
-        for some in wrs.chunks(MAX_BATCH) {
-            self.post_some::<true>(core, half, some)
-                .map_err(|error| PostError {
-                    index: before.saturating_add(error.index),
-                    ..error
-                })?;
-            before = before.saturating_add(some.len());
+        let Straight {
+            begin,
+            end,
+            doorbell,
+        } = straight;
+        let count = end.wrapping_sub(begin);
+        if count as usize != wrs.len() || count == 0 {
+            return self.post_rest(core, half, wrs, count, doorbell);
         }
+        self.posted = end;
+        self.start::<M>(core, half, doorbell, begin..end);
         Ok(())
     }
 
     /// In the order of verbs 4.1.
-    #[cold]
-    #[inline(never)]
-    fn refuse(&self, core: &Inner<'p, P>, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let cause = if core.cmd.health().is_alive() {
-            PostCause::InvalidState
-        } else {
-            PostCause::DeviceFailed
-        };
-        match wrs {
-            [] => Ok(()),
-            _ => Err(PostError { index: 0, cause }),
+    fn check_open(&self, core: &Inner<'p, P>) -> Result<(), PostCause> {
+        if !core.cmd.health().is_alive() {
+            return Err(PostCause::DeviceFailed);
         }
-    }
-
-    /// Datagrams of one entry, which is what they mostly are, go straight into their WQEs; from the first on that is
-    /// another, or that there is something against, all go by [`datagram`](Self::datagram).
-    #[inline(always)]
-    fn post_datagrams<const M: bool>(
-        &mut self,
-        core: &Inner<'p, P>,
-        half: &Half,
-        wrs: &[SendWr<'_>],
-    ) -> Result<(), PostError> {
-        let begin = self.posted;
-        let (straight, doorbell) = self.straight::<M>(core, half, wrs);
-        self.posted = begin.wrapping_add(straight);
-        if straight as usize != wrs.len() {
-            return self.post_rest(core, half, wrs, straight as usize, doorbell);
-        }
-        if straight != 0 {
-            self.start(core, half, doorbell, begin);
+        if !self.open {
+            return Err(PostCause::InvalidState);
         }
         Ok(())
     }
 
-    /// Posts all but the first `done` of `wrs`, and rings for them all; `doorbell` is that of the first, if any.
+    /// Posts all of `wrs` but the first `done`, which went straight, and rings for them all; `doorbell` is that of the first
+    /// if any did.
     #[cold]
     #[inline(never)]
     fn post_rest(
@@ -240,14 +432,23 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         core: &Inner<'p, P>,
         half: &Half,
         wrs: &[SendWr<'_>],
-        done: usize,
+        done: u32,
         doorbell: u64,
     ) -> Result<(), PostError> {
-        let begin = self.posted.wrapping_sub(done as u32);
+        let mut begin = self.posted;
+        self.posted = begin.wrapping_add(done);
         let mut first = (done != 0).then_some(doorbell);
         let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate().skip(done) {
-            match self.datagram(core, half, wr, first.is_none()) {
+        for (index, wr) in wrs.iter().enumerate().skip(done as usize) {
+            if self.posted.wrapping_sub(begin) >= MAX_BATCH && core.chip.is_mem_free() {
+                self.start_any(core, half, first.take(), begin);
+                begin = self.posted;
+            }
+            let posted = self.check_open(core).and_then(|()| match self.service {
+                QpType::Ud => self.datagram(core, half, wr, first.is_none()),
+                _ => self.other(core, half, wr, first.is_none()),
+            });
+            match posted {
                 Ok(doorbell) => first = first.or(Some(doorbell)),
                 Err(cause) => {
                     result = Err(PostError { index, cause });
@@ -255,156 +456,203 @@ impl<'p, P: Platform> SendQueue<'p, P> {
                 }
             }
         }
-        if let Some(doorbell) = first {
-            self.start(core, half, doorbell, begin);
-        }
+        self.start_any(core, half, first, begin);
         result
     }
 
-    /// Counts what was written from count `begin` on, and rings for it; `doorbell` is that of the first.
-    #[inline(always)]
-    fn start(&self, core: &Inner<'p, P>, half: &Half, doorbell: u64, begin: u32) {
-        half.count(self.posted);
-        core.machine.dma_wmb();
-        match &core.bells {
-            None => core.uar.ring_send(doorbell),
-            Some(bells) => {
-                bells.count(self.bell, self.posted & 0xffff);
-                core.machine.dma_wmb();
-                let count = self.posted.wrapping_sub(begin);
-                core.uar.ring_send(m_doorbell(doorbell, count, begin));
+    /// [`start`](Self::start) in either mode, if there is anything to start.
+    fn start_any(&self, core: &Inner<'p, P>, half: &Half, doorbell: Option<u64>, begin: u32) {
+        let posted = begin..self.posted;
+        match doorbell {
+            None => {}
+            Some(doorbell) if core.chip.is_mem_free() => {
+                self.start::<true>(core, half, doorbell, posted);
             }
+            Some(doorbell) => self.start::<false>(core, half, doorbell, posted),
         }
     }
 
-    /// Writes and links the WQEs of `wrs` up to the first that is no datagram of one entry, or that there is something
-    /// against; how many, and the doorbell of the first. They are to be counted before that is rung: nothing of a call
-    /// is executed earlier.
+    /// Counts what was written, and rings for it; `doorbell` is that of the first.
     #[inline(always)]
-    fn straight<const M: bool>(
+    fn start<const M: bool>(
         &self,
         core: &Inner<'p, P>,
         half: &Half,
-        wrs: &[SendWr<'_>],
-    ) -> (u32, u64) {
-        let ring = self
-            .memory
-            .as_ref()
-            .and_then(DmaRing::view::<STRAIGHT_WORDS>);
-        let Some(ring) = ring.filter(|_| self.shape.max_sge > 0) else {
-            return (0, 0);
-        };
-        let begin = self.posted;
-        let room = self
-            .shape
-            .mask
-            .saturating_sub(begin.wrapping_sub(half.retired()));
-        let units = (STRAIGHT_WORDS * 4 / UNIT) as u32;
-        let mut waits = next::DBD;
-        let mut is_first = true;
-        let mut first_nda = 0;
-        let mut posted = begin;
-        for wr in wrs.iter().take(room as usize) {
-            let &[sge] = wr.sges else { break };
-            let SendOp::Datagram {
-                ah,
-                remote_qpn,
-                remote_qkey,
-                imm,
-                ..
-            } = wr.op
-            else {
-                break;
-            };
-            if sge.length.wrapping_sub(1) >= i32::MAX as u32
-                || wr.flags.contains(SendFlags::INLINE)
-                || ah.device() != core.device
-                || !core.av.is_in(ah, self.pd)
-            {
-                break;
-            }
-            let Some(record) = half.record(posted, &core.records) else {
-                break;
-            };
-            let wqe = ring.at(posted);
-            if M {
-                let Some(vector) = core.av.words(ah.index()) else {
-                    break;
-                };
-                put_vector(wqe, vector);
-            } else {
-                let vector = core.av.address(ah.index());
-                wqe.set(next::NDA / 4, 0);
-                wqe.set(next::NDS / 4, 0);
-                wqe.set(segment(ud::LKEY), self.vectors);
-                wqe.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
-                wqe.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
-            }
-            let (opcode, immediate) = match imm {
-                Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, u32::from_be_bytes(bytes)),
-                None => (WqeOpcode::SEND, 0),
-            };
-            wqe.set(next::FLAGS / 4, flags_of(wr.flags));
-            wqe.set(next::IMMEDIATE / 4, immediate);
-            wqe.set(segment(ud::DEST_QPN), remote_qpn.get());
-            wqe.set(segment(ud::Q_KEY), remote_qkey.0);
-            put_entry(wqe, DATAGRAM_WORDS, &sge);
-            record.wr_id.store(wr.wr_id, Ordering::Relaxed);
-            // Not 0 for the first of a call: its link waits for the doorbell.
-            record.link.store(waits, Ordering::Relaxed);
-            let nda = self.shape.base.wrapping_add(ring.offset(posted)) | u32::from(opcode.0);
-            let before = ring.at(posted.wrapping_sub(1));
-            before.set(next::NDA / 4, nda);
+        doorbell: u64,
+        posted: Range<u32>,
+    ) {
+        let Range { start, end } = posted;
+        half.count(end);
+        core.machine.dma_wmb();
+        if !M {
+            core.uar.ring_send(doorbell);
+            return;
+        }
+        if let Some(bells) = &core.bells {
+            bells.count(self.bell, end & 0xffff);
             core.machine.dma_wmb();
-            before.set(next::NDS / 4, units | waits);
-            if is_first {
-                first_nda = nda;
-                is_first = false;
-                if !M {
-                    waits = 0;
-                }
-            }
-            posted = posted.wrapping_add(1);
+            let count = end.wrapping_sub(start);
+            core.uar.ring_send(m_doorbell(doorbell, count, start));
         }
-        (posted.wrapping_sub(begin), self.doorbell(first_nda, units))
     }
 
-    /// The doorbell for a WQE, as T-mode has it; [`m_doorbell`] makes the other of it.
-    #[inline]
-    const fn doorbell(&self, nda: u32, units: u32) -> u64 {
-        SendDoorbell {
-            nda: nda & !0x3f,
-            fence: false,
-            opcode: (nda & 0x1f) as u8,
-            qpn: self.number,
-            nds: units as u8,
-        }
-        .encode()
-    }
-
-    #[inline(never)]
-    fn post_others(
-        &mut self,
-        core: &Inner<'p, P>,
+    /// The chain that requests are appended to, if posting may go straight and there is room.
+    #[inline(always)]
+    fn open_chain<'q, const N: usize, const M: bool>(
+        &'q self,
+        core: &'q Inner<'p, P>,
         half: &Half,
-        wrs: &[SendWr<'_>],
-    ) -> Result<(), PostError> {
-        let begin = self.posted;
-        let mut first = None;
-        let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate() {
-            match self.other(core, half, wr, first.is_none()) {
-                Ok(doorbell) => first = first.or(Some(doorbell)),
-                Err(cause) => {
-                    result = Err(PostError { index, cause });
-                    break;
-                }
+    ) -> Option<Chain<'q, N, M>> {
+        let ring = self.memory.as_ref()?.view::<N>()?;
+        if !self.straight || !core.cmd.health().is_alive() {
+            return None;
+        }
+        let posted = self.posted;
+        // One WQE is never used: infinihost 5.1.
+        let full = half.retired().wrapping_add(ring.mask());
+        (posted != full).then_some(Chain {
+            ring,
+            records: half.ring(ring.mask(), &core.records)?,
+            posted,
+            full,
+            before: ring.at(posted.wrapping_sub(1)),
+            waits: next::DBD,
+        })
+    }
+
+    /// Writes the segments of a datagram of one entry; `None` if it is another, or there is something against it.
+    #[inline(always)]
+    fn write_datagram<const M: bool>(
+        &self,
+        core: &Inner<'p, P>,
+        chain: &Chain<'_, DATAGRAM, M>,
+        wr: &SendWr<'_>,
+    ) -> Option<Link> {
+        let [sge] = wr.sges else { return None };
+        let SendOp::Datagram {
+            ah,
+            remote_qpn,
+            remote_qkey,
+            imm,
+            ..
+        } = &wr.op
+        else {
+            return None;
+        };
+        if !fits(sge)
+            || wr.flags.contains(SendFlags::INLINE)
+            || ah.device() != core.device
+            || !core.av.is_in(*ah, self.pd)
+        {
+            return None;
+        }
+        let wqe = chain.wqe();
+        if M {
+            let vector = core.av.own_vector(ah.index())?;
+            put_vector(wqe, vector);
+        } else {
+            wqe.set_long(segment(ud::AV_ADDRESS_HIGH), core.av.address(ah.index()));
+        }
+        let (opcode, immediate) = match imm {
+            Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, *bytes),
+            None => (WqeOpcode::SEND, [0; 4]),
+        };
+        wqe.set_pair(segment(ud::DEST_QPN), remote_qpn.get(), remote_qkey.0);
+        put_entry(wqe, DATAGRAM_WORDS, sge);
+        let nda = self
+            .shape
+            .base
+            .wrapping_add(chain.ring.offset(chain.posted));
+        Some(Link {
+            nda: nda | u32::from(opcode.0),
+            nds: (DATAGRAM * 4 / UNIT) as u32,
+            immediate,
+        })
+    }
+
+    /// Writes the segments of a request of a connected QP, of one entry or inline; `None` if it is another, or there is
+    /// something against it.
+    #[inline(always)]
+    fn write_connected<const M: bool>(
+        &self,
+        chain: &Chain<'_, CONNECTED, M>,
+        wr: &SendWr<'_>,
+    ) -> Option<Link> {
+        let wqe = chain.wqe();
+        let (plain, immediate, data, ahead) = match &wr.op {
+            SendOp::Send { imm } => (WqeOpcode::SEND, imm, wqe.part::<4, 4>(), 1),
+            SendOp::RdmaWrite { remote, imm } => {
+                put_remote(wqe, remote);
+                (WqeOpcode::RDMA_WRITE, imm, wqe.part::<8, 4>(), 2)
             }
-        }
-        if let Some(doorbell) = first {
-            self.start(core, half, doorbell, begin);
-        }
-        result
+            SendOp::RdmaRead { remote } if self.may_read(wr) => {
+                put_remote(wqe, remote);
+                (WqeOpcode::RDMA_READ, &None, wqe.part::<8, 4>(), 2)
+            }
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } if self.may_atomic(wr, remote) => {
+                put_remote(wqe, remote);
+                wqe.set_long(8, *swap);
+                wqe.set_long(10, *compare);
+                (WqeOpcode::ATOMIC_CS, &None, wqe.part::<12, 4>(), 3)
+            }
+            SendOp::FetchAdd { remote, add } if self.may_atomic(wr, remote) => {
+                put_remote(wqe, remote);
+                wqe.set_long(8, *add);
+                wqe.set_long(10, 0);
+                (WqeOpcode::ATOMIC_FA, &None, wqe.part::<12, 4>(), 3)
+            }
+            _ => return None,
+        };
+        let units = if wr.flags.contains(SendFlags::INLINE) {
+            let length = wr.inline.len();
+            let at = ahead as usize * UNIT;
+            let head = INLINE | length as u32;
+            if length.wrapping_sub(1) >= self.shape.max_inline as usize
+                || !chain.ring.put_inline(chain.posted, at, head, wr.inline)
+            {
+                return None;
+            }
+            ((at + 4 + length).div_ceil(UNIT)) as u32
+        } else {
+            let [sge] = wr.sges else { return None };
+            if !fits(sge) {
+                return None;
+            }
+            // The answer of an atomic has 8 bytes, whatever room there is.
+            let length = if ahead == 3 { 8 } else { sge.length };
+            put_entry(data, 0, &Sge { length, ..*sge });
+            ahead + 1
+        };
+        let immediate = immediate.as_ref();
+        // "With immediate" is the next number.
+        let opcode = u32::from(plain.0) + u32::from(immediate.is_some());
+        let fence = u32::from((wr.flags & SendFlags::FENCE).bits()) * FENCE_OF_FLAG;
+        Some(Link {
+            nda: self
+                .shape
+                .base
+                .wrapping_add(chain.ring.offset(chain.posted))
+                | opcode,
+            nds: units | fence & self.fence,
+            immediate: immediate.map_or([0; 4], |&Imm(bytes)| bytes),
+        })
+    }
+
+    /// A request whose data comes from the peer may be posted.
+    #[inline(always)]
+    fn may_read(&self, wr: &SendWr<'_>) -> bool {
+        self.reads && !wr.flags.contains(SendFlags::INLINE)
+    }
+
+    /// So may an atomic.
+    #[inline(always)]
+    fn may_atomic(&self, wr: &SendWr<'_>, remote: &RemoteAddr) -> bool {
+        let [sge] = wr.sges else { return false };
+        self.may_read(wr) && self.atomics && sge.length >= 8 && remote.addr & 7 == 0
     }
 
     /// Room for one more? Checks in the order of verbs 4.1.
@@ -460,11 +708,14 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             Some(Imm(bytes)) => (WqeOpcode::SEND_IMM, u32::from_be_bytes(bytes)),
             None => (WqeOpcode::SEND, 0),
         };
-        if let Some(vector) = core.av.words(ah.index()) {
-            put_vector(words, vector);
+        if let Some(vector) = core.av.own_vector(ah.index()) {
+            for (at, pair) in (segment(0)..).step_by(2).zip(vector) {
+                let pair = u64::from_be(pair.load(Ordering::Relaxed));
+                words.set(at, (pair >> 32) as u32);
+                words.set(at + 1, pair as u32);
+            }
         } else {
             let vector = core.av.address(ah.index());
-            words.set(segment(ud::LKEY), self.vectors);
             words.set(segment(ud::AV_ADDRESS_HIGH), (vector >> 32) as u32);
             words.set(segment(ud::AV_ADDRESS_LOW), vector as u32);
             words.set(next::NDA / 4, 0);
@@ -475,10 +726,9 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         words.set(next::FLAGS / 4, flags_of(wr.flags));
         words.set(next::IMMEDIATE / 4, immediate);
         let link = Link {
-            at,
-            units: end.wrapping_sub(at) / SEGMENT,
-            opcode,
-            fence: false,
+            nda: self.shape.base.wrapping_add(at) | u32::from(opcode.0),
+            nds: end.wrapping_sub(at) / SEGMENT,
+            immediate: [0; 4],
         };
         self.link(core, half, wr.wr_id, link, first)
     }
@@ -519,11 +769,12 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         }
         control.set(next::FLAGS / 4, wqe.flags);
         control.set(next::IMMEDIATE / 4, wqe.immediate);
+        let fenced = wr.flags.contains(SendFlags::FENCE);
+        let fence = if fenced { self.fence } else { 0 };
         let link = Link {
-            at,
-            units: wqe.end.wrapping_sub(at) / SEGMENT,
-            opcode: wqe.opcode,
-            fence: self.service == QpType::Rc && wr.flags.contains(SendFlags::FENCE),
+            nda: self.shape.base.wrapping_add(at) | u32::from(wqe.opcode.0),
+            nds: (wqe.end.wrapping_sub(at) / SEGMENT) | fence,
+            immediate: [0; 4],
         };
         self.link(core, half, wr.wr_id, link, first)
     }
@@ -542,23 +793,14 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         let memory = self.memory.as_ref().ok_or(PostCause::InvalidState)?;
         let before = self.shape.offset(self.posted.wrapping_sub(1));
         let before = memory.words::<2>(before as usize)?;
-        let nda = self.shape.base.wrapping_add(link.at) | u32::from(link.opcode.0);
-        let fence = if link.fence { next::FENCE } else { 0 };
-        let waits = first || core.chip.is_mem_free();
-        let doorbell = if waits { next::DBD } else { 0 };
+        let mem_free = core.chip.is_mem_free();
+        let waits = if first || mem_free { next::DBD } else { 0 };
         half.remember(self.posted, wr_id, first, &core.records);
-        before.set(next::NDA / 4, nda);
+        before.set(next::NDA / 4, link.nda);
         core.machine.dma_wmb();
-        before.set(next::NDS / 4, link.units | fence | doorbell);
+        before.set(next::NDS / 4, link.nds | waits);
         self.posted = self.posted.wrapping_add(1);
-        Ok(SendDoorbell {
-            nda,
-            fence: link.fence,
-            opcode: link.opcode.0,
-            qpn: self.number,
-            nds: link.units as u8,
-        }
-        .encode())
+        Ok(link.doorbell(self.number))
     }
 
     fn connected(
@@ -708,23 +950,35 @@ const fn m_doorbell(first: u64, count: u32, counter: u32) -> u64 {
 
 /// Copies an address vector into the segment of a datagram.
 #[inline(always)]
-fn put_vector<const N: usize>(wqe: Words<'_, N>, vector: &[AtomicU32; VECTOR_WORDS]) {
-    for (at, word) in (segment(0)..).zip(vector) {
-        wqe.set(at, word.load(Ordering::Relaxed));
+fn put_vector<const N: usize>(wqe: RingEntry<'_, N>, vector: &Vector) {
+    for (at, pair) in (segment(0)..).step_by(2).zip(vector) {
+        wqe.set_bytes(at, pair.load(Ordering::Relaxed).to_ne_bytes());
     }
 }
 
-/// The dword of flags. infinihost 5.4.
-#[inline]
+/// Writes the segment of the peer's memory.
+#[inline(always)]
+fn put_remote<const N: usize>(wqe: RingEntry<'_, N>, remote: &RemoteAddr) {
+    wqe.set_long(4, remote.addr);
+    wqe.set_pair(6, remote.rkey.0, 0);
+}
+
+/// The dword of flags: `SIGNALED` is bit 3, `SOLICITED` bit 1, bit 0 is set. infinihost 5.4.
+#[inline(always)]
 fn flags_of(flags: SendFlags) -> u32 {
-    let mut dword = next::ALWAYS_ONE;
-    if flags.contains(SendFlags::SIGNALED) {
-        dword |= next::SIGNALED;
-    }
-    if flags.contains(SendFlags::SOLICITED) {
-        dword |= next::SOLICITED;
-    }
-    dword
+    let bit = |flag: SendFlags, dword: u32| {
+        let scale = dword / u32::from(flag.bits());
+        u32::from((flags & flag).bits()) * scale
+    };
+    next::ALWAYS_ONE
+        | bit(SendFlags::SIGNALED, next::SIGNALED)
+        | bit(SendFlags::SOLICITED, next::SOLICITED)
+}
+
+/// Neither empty (0 is 2^31 there) nor longer than there is.
+#[inline(always)]
+pub(super) fn fits(sge: &Sge) -> bool {
+    sge.length.wrapping_sub(1) < i32::MAX as u32
 }
 
 fn check_length(sges: &[Sge]) -> Result<(), PostCause> {
@@ -735,13 +989,11 @@ fn check_length(sges: &[Sge]) -> Result<(), PostCause> {
     Ok(())
 }
 
-/// Writes one entry, neither empty nor longer than there is, at word `at`.
+/// Writes one entry, which [`fits`], at word `at` (even).
 #[inline(always)]
-pub(super) fn put_entry<const N: usize>(wqe: Words<'_, N>, at: usize, sge: &Sge) {
-    wqe.set(at, sge.length);
-    wqe.set(at + 1, sge.lkey.0);
-    wqe.set(at + 2, (sge.addr >> 32) as u32);
-    wqe.set(at + 3, sge.addr as u32);
+pub(crate) fn put_entry<const N: usize>(wqe: RingEntry<'_, N>, at: usize, sge: &Sge) {
+    wqe.set_pair(at, sge.length, sge.lkey.0);
+    wqe.set_long(at + 2, sge.addr);
 }
 
 /// Writes the entries that are not empty, from offset `end` on.

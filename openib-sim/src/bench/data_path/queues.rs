@@ -6,8 +6,8 @@ use super::{CQ_ENTRIES, DEPTH, Figure, Machine};
 use core_ib::RKey;
 use core_ib::platform::RawDma;
 use core_ib::verbs::{
-    CompletionQueue, NotifyKind, QueuePair, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
-    SharedReceiveQueue, WorkCompletion,
+    CompletionQueue, NotifyKind, PostError, QueuePair, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, SharedReceiveQueue, WorkCompletion,
 };
 use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
 use hca_abi::infinihost::doorbell::SendDoorbell;
@@ -19,10 +19,10 @@ use zerocopy::IntoBytes;
 
 /// Rounds whose median counts.
 const ROUNDS: usize = 301;
-/// Instructions of a function that returns a number and does nothing else.
+/// Instructions of a function that returns a constant and does nothing else: it, and the return.
 const NOTHING: u64 = 2;
-/// What a call returns that posted everything.
-const ALL: isize = -1;
+/// Of a call that did what it was to do.
+const DONE: isize = 1;
 
 /// Resolved.
 pub struct Queues<Q, C, S> {
@@ -94,53 +94,47 @@ struct Call<'a, Q, C, S> {
 /// The functions that are counted, from their first instruction to their return, and nothing around them.
 #[derive(Clone, Copy)]
 struct Verbs<Q, C, S> {
-    post_send: fn(&Q, &[SendWr<'_>]) -> isize,
-    post_recv: fn(&Q, &[RecvWr<'_>]) -> isize,
-    post_srq_recv: fn(&S, &[RecvWr<'_>]) -> isize,
+    post_send: fn(&Q, &[SendWr<'_>]) -> Result<(), PostError>,
+    post_recv: fn(&Q, &[RecvWr<'_>]) -> Result<(), PostError>,
+    post_srq_recv: fn(&S, &[RecvWr<'_>]) -> Result<(), PostError>,
     poll_cq: fn(&C, &mut [WorkCompletion]) -> isize,
-    req_notify: fn(&C, NotifyKind) -> isize,
+    req_notify: fn(&C, NotifyKind) -> bool,
 }
 
 impl<Q: QueuePair, C: CompletionQueue, S: SharedReceiveQueue> Verbs<Q, C, S> {
-    /// The index of the request refused, or that all were posted; completions.
     const REAL: Self = Self {
-        post_send: |qp, wrs| {
-            let result = qp.post_send(wrs);
-            result.map_or_else(|error| error.index as isize, |()| ALL)
-        },
-        post_recv: |qp, wrs| {
-            let result = qp.post_recv(wrs);
-            result.map_or_else(|error| error.index as isize, |()| ALL)
-        },
-        post_srq_recv: |srq, wrs| {
-            let result = srq.post_recv(wrs);
-            result.map_or_else(|error| error.index as isize, |()| ALL)
-        },
+        post_send: Q::post_send,
+        post_recv: Q::post_recv,
+        post_srq_recv: S::post_recv,
         poll_cq: |cq, into| cq.poll(into).map_or(-1, |count| count as isize),
-        req_notify: |cq, kind| cq.req_notify(kind).map_or(0, |()| ALL),
+        req_notify: |cq, kind| cq.req_notify(kind).is_ok(),
     };
     /// What calling them costs.
     const NOTHING: Self = Self {
-        post_send: |_, _| 0,
-        post_recv: |_, _| 0,
-        post_srq_recv: |_, _| 0,
+        post_send: |_, _| Ok(()),
+        post_recv: |_, _| Ok(()),
+        post_srq_recv: |_, _| Ok(()),
         poll_cq: |_, _| 0,
-        req_notify: |_, _| 0,
+        req_notify: |_, _| true,
     };
 }
 
 type Verb<Q, C, S> = fn(&mut Call<'_, Q, C, S>);
 
+fn posted(result: Result<(), PostError>) -> isize {
+    isize::from(result.is_ok())
+}
+
 fn post_send<Q, C, S>(call: &mut Call<'_, Q, C, S>) {
-    call.outcome = (call.verbs.post_send)(&call.queues.qp, call.sends);
+    call.outcome = posted((call.verbs.post_send)(&call.queues.qp, call.sends));
 }
 
 fn post_recv<Q, C, S>(call: &mut Call<'_, Q, C, S>) {
-    call.outcome = (call.verbs.post_recv)(&call.queues.qp, call.recvs);
+    call.outcome = posted((call.verbs.post_recv)(&call.queues.qp, call.recvs));
 }
 
 fn post_srq_recv<Q, C, S>(call: &mut Call<'_, Q, C, S>) {
-    call.outcome = (call.verbs.post_srq_recv)(&call.queues.srq, call.recvs);
+    call.outcome = posted((call.verbs.post_srq_recv)(&call.queues.srq, call.recvs));
 }
 
 fn poll_cq<Q, C, S>(call: &mut Call<'_, Q, C, S>) {
@@ -148,7 +142,7 @@ fn poll_cq<Q, C, S>(call: &mut Call<'_, Q, C, S>) {
 }
 
 fn req_notify<Q, C, S>(call: &mut Call<'_, Q, C, S>) {
-    call.outcome = (call.verbs.req_notify)(&call.queues.cq, NotifyKind::Any);
+    call.outcome = isize::from((call.verbs.req_notify)(&call.queues.cq, NotifyKind::Any));
 }
 
 /// What the HCA writes.
@@ -180,7 +174,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: SharedReceiveQueue> Bench<Q, C, S> {
             inline: 0,
         };
         // In T-mode a send queue is linked when it is used.
-        bench.calls(1, 1, post_send, ALL)?;
+        bench.calls(1, 1, post_send, DONE)?;
         bench.send = Ring::of(&send);
         bench.number = SendDoorbell::decode(machine.doorbell(uar::SEND)).qpn;
         bench.clear(Outcome::Send, 1)?;
@@ -329,7 +323,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: SharedReceiveQueue> Bench<Q, C, S> {
         }
         for (name, call, outcome) in [
             ("poll_cq, nothing there", poll_cq as Verb<Q, C, S>, 0),
-            ("req_notify_cq", req_notify, ALL),
+            ("req_notify_cq", req_notify, DONE),
         ] {
             let rounds: Result<Vec<f64>, String> = (0..ROUNDS)
                 .map(|_| Ok(ns(self.calls(200, 1, call, outcome)?, 200)))
@@ -397,7 +391,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: SharedReceiveQueue> Bench<Q, C, S> {
         let (calls, post) = (192 / requests, Self::post(outcome));
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            let time = self.calls(calls, requests as usize, post, ALL)?;
+            let time = self.calls(calls, requests as usize, post, DONE)?;
             rounds.push(ns(time, calls));
             self.clear(outcome, calls * requests)?;
         }
@@ -418,12 +412,12 @@ impl<Q: QueuePair, C: CompletionQueue, S: SharedReceiveQueue> Bench<Q, C, S> {
         let (post, all) = (Self::post(outcome), requests as isize);
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            self.calls(calls * requests, 1, post, ALL)?;
+            self.calls(calls * requests, 1, post, DONE)?;
             self.complete(outcome, calls * requests);
             let time = self.calls(calls, requests as usize, poll_cq, all)?;
             rounds.push(ns(time, calls));
         }
-        self.calls(requests, 1, post, ALL)?;
+        self.calls(requests, 1, post, DONE)?;
         self.complete(outcome, requests);
         let instructions = self.count(requests as usize, poll_cq);
         Ok(Figure {
