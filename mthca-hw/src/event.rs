@@ -4,7 +4,8 @@
 //! a ready flag, a QP, an SRQ and a port have one place for each kind of event that they know, in the order in which
 //! the kinds came. A kind that is there already is not noted twice (verbs 10.1: at least once).
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering;
 use core_ib::platform::{Platform, PlatformError, Table};
 use core_ib::verbs::{PortEvent, QpEvent, SrqEvent};
 
@@ -35,22 +36,40 @@ codes!(SrqEvent: LimitReached = 1, Error = 2);
 codes!(PortEvent: Active = 1, Error = 2, LidChange = 3, PkeyChange = 4, GidChange = 5, SmChange = 6,
     ClientReregister = 7);
 
-/// Events of one object: each kind at most once, oldest first. Four bits a kind.
-#[derive(Debug, Default)]
-pub struct Pending(AtomicU32);
+/// Events of one object: each kind at most once, oldest first. Four bits a kind below, whose they are above: an event that
+/// a handler has in hand while its object goes and another comes to the place is not the other's.
+#[derive(Debug)]
+pub struct Pending(AtomicU64);
+
+/// Whose events are in a place without an object: nobody's number.
+const NOBODY: u32 = u32::MAX;
 
 impl Pending {
-    /// None.
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
+    /// None, of nobody.
+    pub fn closed() -> Self {
+        Self(AtomicU64::new(u64::from(NOBODY) << 32))
     }
 
-    /// Notes an event. Any context.
-    pub fn push(&self, event: impl Kind) {
-        let append = |queue: u32| {
+    /// From here on events of `owner` are taken, which has none.
+    pub fn open(&self, owner: u32) {
+        // Not a store, so that it has its turn among those who note and take.
+        self.0.swap(u64::from(owner) << 32, Ordering::AcqRel);
+    }
+
+    /// Forgets all, and takes no more: for a place whose object goes.
+    pub fn close(&self) {
+        self.open(NOBODY);
+    }
+
+    /// Notes an event of `owner`, if it is still there. Any context.
+    pub fn push(&self, owner: u32, event: impl Kind) {
+        let append = |word: u64| {
+            if word >> 32 != u64::from(owner) || owner == NOBODY {
+                return None;
+            }
             for place in 0..8 {
-                match queue >> (place * 4) & 15 {
-                    0 => return Some(queue | event.code() << (place * 4)),
+                match word as u32 >> (place * 4) & 15 {
+                    0 => return Some(word | u64::from(event.code()) << (place * 4)),
                     known if known == event.code() => return None,
                     _ => {}
                 }
@@ -63,21 +82,20 @@ impl Pending {
             .try_update(Ordering::AcqRel, Ordering::Acquire, append);
     }
 
-    /// Takes the oldest. Any context.
-    pub fn pop<K: Kind>(&self) -> Option<K> {
-        let rest = |queue: u32| (queue != 0).then_some(queue >> 4);
-        let queue = self.0.try_update(Ordering::AcqRel, Ordering::Acquire, rest);
-        K::from_code(queue.ok()? & 15)
+    /// Takes the oldest, and says whose it is. Any context.
+    pub fn pop<K: Kind>(&self) -> Option<(u32, K)> {
+        let rest = |word: u64| {
+            let (owner, queue) = (word >> 32, word as u32);
+            (queue != 0).then_some(owner << 32 | u64::from(queue >> 4))
+        };
+        let word = self.0.try_update(Ordering::AcqRel, Ordering::Acquire, rest);
+        let word = word.ok()?;
+        Some(((word >> 32) as u32, K::from_code(word as u32 & 15)?))
     }
 
     /// Is there any?
     pub fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
-    }
-
-    /// Forgets all: for a place whose object goes.
-    pub fn clear(&self) {
-        self.0.store(0, Ordering::Release);
+        self.0.load(Ordering::Acquire) as u32 == 0
     }
 }
 
@@ -181,28 +199,45 @@ mod tests {
 
     #[test]
     fn events_of_an_object_come_in_order_and_each_kind_once() {
-        let pending = Pending::new();
+        let pending = Pending::closed();
+        pending.open(5);
         for event in [
             QpEvent::LastWqeReached,
             QpEvent::Fatal,
             QpEvent::LastWqeReached,
         ] {
-            pending.push(event);
+            pending.push(5, event);
         }
-        assert_eq!(pending.pop(), Some(QpEvent::LastWqeReached));
-        pending.push(QpEvent::LastWqeReached); // raised anew after it was taken
-        assert_eq!(pending.pop(), Some(QpEvent::Fatal));
-        assert_eq!(pending.pop(), Some(QpEvent::LastWqeReached));
+        assert_eq!(pending.pop(), Some((5, QpEvent::LastWqeReached)));
+        pending.push(5, QpEvent::LastWqeReached); // raised anew after it was taken
+        assert_eq!(pending.pop(), Some((5, QpEvent::Fatal)));
+        assert_eq!(pending.pop(), Some((5, QpEvent::LastWqeReached)));
         assert_eq!(pending.pop::<QpEvent>(), None);
     }
 
     #[test]
+    fn an_event_of_who_was_there_before_is_not_the_next_ones() {
+        let pending = Pending::closed();
+        pending.push(u32::MAX, QpEvent::Fatal);
+        pending.open(5);
+        pending.push(5, QpEvent::Fatal);
+        pending.close();
+        pending.push(5, QpEvent::Fatal);
+        pending.open(6);
+        pending.push(5, QpEvent::Fatal);
+        assert_eq!(pending.pop::<QpEvent>(), None);
+        pending.push(6, QpEvent::SqDrained);
+        assert_eq!(pending.pop(), Some((6, QpEvent::SqDrained)));
+    }
+
+    #[test]
     fn all_kinds_fit_at_once() {
-        let pending = Pending::new();
+        let pending = Pending::closed();
+        pending.open(5);
         (1..=8)
             .filter_map(QpEvent::from_code)
-            .for_each(|event| pending.push(event));
-        let all: Vec<QpEvent> = core::iter::from_fn(|| pending.pop()).collect();
+            .for_each(|event| pending.push(5, event));
+        let all: Vec<(u32, QpEvent)> = core::iter::from_fn(|| pending.pop()).collect();
         assert_eq!(all.len(), 8);
     }
 

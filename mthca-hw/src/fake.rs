@@ -5,14 +5,17 @@
 
 extern crate std;
 
+use crate::sync::AtomicBool;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use core_ib::platform::{
     Caching, Completion, Direction, DmaAddr, Handled, Handler, Platform, PlatformError, RawDma,
-    RawGate, RawLock, Registers, Result, Saved, Vectors,
+    Registers, Result, Vectors,
 };
+#[cfg(not(loom))]
+use core_ib::platform::{RawGate, RawLock, Saved};
 use core_ib::wire::mad::{
     AttributeId, GuidInfo, Mad, MadStatus, MtuCode, NodeInfo, PKeyTable, PortInfo, PortState,
 };
@@ -764,10 +767,15 @@ impl Completion for FakeCompletion {
 }
 
 /// One context: taking it twice is a defect.
+#[cfg(not(loom))]
 #[derive(Default)]
 pub struct FakeLock(AtomicBool);
 
+#[cfg(loom)]
+pub use crate::interleavings::LoomLock as FakeLock;
+
 // SAFETY: a second `acquire` panics.
+#[cfg(not(loom))]
 unsafe impl RawLock for FakeLock {
     fn acquire(&self) -> Saved {
         assert!(!self.0.swap(true, Ordering::Acquire), "taken twice");
@@ -779,6 +787,7 @@ unsafe impl RawLock for FakeLock {
 }
 
 // SAFETY: likewise.
+#[cfg(not(loom))]
 unsafe impl RawGate for FakeLock {
     fn enter(&self) {
         self.acquire();

@@ -270,7 +270,7 @@ impl<P: Platform> Inner<'_, P> {
             }
         }
         for (port, kept) in (1..).zip(&self.ports) {
-            if let Some(event) = kept.events.pop() {
+            if let Some((_, event)) = kept.events.pop() {
                 return Some(AsyncEvent::Port(port, event));
             }
         }
@@ -284,19 +284,22 @@ impl<P: Platform> Inner<'_, P> {
         }
         while let Some(index) = self.qp_marks.take() {
             let place = self.qp_places.get(index as usize);
-            let Some(event) = place.and_then(|place| place.events.pop()) else {
+            let Some((owner, event)) = place.and_then(|place| place.events.pop()) else {
                 continue;
             };
             if place.is_some_and(|place| !place.events.is_empty()) {
                 self.qp_marks.set(index);
             }
-            if let Some(qp) = self.qps.handle_at(index) {
+            if let Some(qp) = self.qps.handle_at(index)
+                // The next to have the place has its number there before its handle is found.
+                && place.is_some_and(|place| place.number() == owner)
+            {
                 return Some(AsyncEvent::Qp(qp, event));
             }
         }
         while let Some(index) = self.srq_marks.take() {
             let place = self.srq_places.get(index as usize);
-            let Some(event) = place.and_then(|place| place.events.pop()) else {
+            let Some((_, event)) = place.and_then(|place| place.events.pop()) else {
                 continue;
             };
             if place.is_some_and(|place| !place.events.is_empty()) {

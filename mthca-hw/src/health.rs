@@ -3,7 +3,8 @@
 //! Set by whoever finds out (a command that timed out, the error buffer, a register of all ones), read by every call
 //! before it touches the hardware.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::AtomicU8;
+use core::sync::atomic::Ordering;
 use core_ib::verbs::VerbsError;
 
 const ALIVE: u8 = 0;
@@ -25,7 +26,7 @@ pub struct Health(AtomicU8);
 
 impl Health {
     /// Alive.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self(AtomicU8::new(ALIVE))
     }
 

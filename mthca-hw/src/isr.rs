@@ -222,7 +222,7 @@ impl<'p, P: Platform> Inner<'p, P> {
     fn note_qp(&self, eqe: &Eqe, event: QpEvent) {
         match self.qp_by_number(eqe.number()) {
             Some((index, place)) => {
-                place.events.push(event);
+                place.events.push(eqe.number(), event);
                 self.qp_marks.set(index);
             }
             None => Strays::count(&self.strays.qpn),
@@ -234,7 +234,7 @@ impl<'p, P: Platform> Inner<'p, P> {
         let place = self.srq_places.get(index as usize);
         match place.filter(|place| place.is_live()) {
             Some(place) => {
-                place.events.push(event);
+                place.events.push(srqn, event);
                 self.srq_marks.set(index);
             }
             None => Strays::count(&self.strays.srqn),

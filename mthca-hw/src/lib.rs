@@ -64,6 +64,7 @@ mod records;
 mod reset;
 mod special;
 mod srq;
+mod sync;
 mod uar;
 mod untrusted;
 mod user;
@@ -71,6 +72,8 @@ mod users;
 
 #[cfg(test)]
 mod fake;
+#[cfg(all(test, loom))]
+mod interleavings;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! A value that is set once and then read without a lock, for as long as its place lives.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, UnsafeCell};
+use core::sync::atomic::Ordering;
 
 /// An empty place, or a value that stays.
 pub(crate) struct Once<T> {
@@ -17,7 +17,7 @@ unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 impl<T> Once<T> {
     /// Empty.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             claimed: AtomicBool::new(false),
             set: AtomicBool::new(false),
@@ -32,7 +32,7 @@ impl<T> Once<T> {
             return None;
         }
         // SAFETY: `set` is stored after the only write, and seen here; nobody writes afterwards.
-        unsafe { (*self.value.get()).as_ref() }
+        self.value.with(|value| unsafe { (*value).as_ref() })
     }
 
     /// Sets it; gives the value back if that was done, or is being done.
@@ -41,16 +41,20 @@ impl<T> Once<T> {
             return Err(value);
         }
         // SAFETY: one caller in the life of the place gets here, and nobody reads before `set`.
-        unsafe { *self.value.get() = Some(value) };
+        self.value.with_mut(|place| unsafe { *place = Some(value) });
         self.set.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Takes it out: nobody else refers to the place.
     pub fn take(&mut self) -> Option<T> {
-        *self.claimed.get_mut() = false;
-        *self.set.get_mut() = false;
-        self.value.get_mut().take()
+        core::mem::take(self).value.into_inner()
+    }
+}
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

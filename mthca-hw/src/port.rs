@@ -45,7 +45,11 @@ impl<'p, P: Platform> Port<'p, P> {
             gids: Table::new(machine, usize::from(gids), |_| GidEntry::default())?,
             pkeys: Table::new(machine, usize::from(pkeys), |_| AtomicU16::new(0))?,
             multiple: AtomicU32::new(0),
-            events: Pending::new(),
+            events: {
+                let events = Pending::closed();
+                events.open(0);
+                events
+            },
         })
     }
 
@@ -87,7 +91,7 @@ impl<P: Platform> Inner<'_, P> {
     /// Notes an event of a port; the caller wakes. Any context.
     pub fn port_event(&self, port: u8, event: PortEvent) {
         if let Ok(port) = self.check_port(port) {
-            port.events.push(event);
+            port.events.push(0, event);
         }
     }
 

@@ -138,7 +138,7 @@ impl<'p, P: Platform> SrqPlace<'p, P> {
             mask: AtomicU32::new(0),
             shift: AtomicU32::new(0),
             users: Users::closed(),
-            events: Pending::new(),
+            events: Pending::closed(),
         }
     }
 
@@ -250,7 +250,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                 self.leave_user(lent);
                 return Err(error);
             }
-            place.events.clear();
+            place.events.open(number);
             place.users.open();
             place.live.store(true, Ordering::Release);
             Ok(Created {
@@ -455,7 +455,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             // Its number carries no tag: what is still in the queue of events must not meet the next owner.
             self.drain(Which::Async, Arm::IfAny);
             place.live.store(false, Ordering::Release);
-            place.events.clear();
+            place.events.close();
             let queue = place.queue.with(core::mem::take);
             let control = core::mem::take(control);
             let released = control.ring.and_then(|ring| self.end_ring(ring));

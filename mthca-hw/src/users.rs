@@ -3,7 +3,8 @@
 //! References of the data path are counted by the slab; this counts what is created on top of an object, in any
 //! context and without a lock, and closes the door before the object goes.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::AtomicU32;
+use core::sync::atomic::Ordering;
 
 const CLOSED: u32 = 1 << 31;
 
@@ -13,7 +14,7 @@ pub struct Users(AtomicU32);
 
 impl Users {
     /// Nobody, and closed: for a place without an object.
-    pub const fn closed() -> Self {
+    pub fn closed() -> Self {
         Self(AtomicU32::new(CLOSED))
     }
 

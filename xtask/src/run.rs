@@ -115,11 +115,13 @@ pub fn tests(options: &[String]) -> Result<(), Failure> {
     let mut tests = cargo(&["test", "--workspace"]);
     pass(tests.args(options).env("PROPTEST_RNG_SEED", seed))?;
     if options.is_empty() {
-        // What is shared without a lock, in every interleaving: see `core_ib::sync`.
-        let words = ["test", "--package", "core-ib", "--lib", "loom_"];
-        let mut loom = cargo(&words);
-        loom.args(["--target-dir", "target/loom"]);
-        pass(loom.env("RUSTFLAGS", "--cfg loom"))?;
+        // What is shared without a lock, in every interleaving: see `sync` of both.
+        for package in ["core-ib", "mthca-hw"] {
+            let words = ["test", "--package", package, "--lib", "loom_"];
+            let mut loom = cargo(&words);
+            loom.args(["--target-dir", "target/loom"]);
+            pass(loom.env("RUSTFLAGS", "--cfg loom"))?;
+        }
     }
     if options.is_empty() && root().join("tests/consumer/Cargo.toml").exists() {
         let consumer = "tests/consumer/Cargo.toml";

@@ -8,7 +8,8 @@
 use super::{Cause, CmdError, Command};
 use crate::health::{End, Health};
 use crate::let_go::Released;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use core_ib::platform::{
     Completion, DmaBuf, Gate, Lock, OutOfBounds, Platform, PlatformError, Registers, Table,
@@ -388,7 +389,14 @@ impl<'p, P: Platform> Channel<'p, P> {
                 }
             }
             if self.machine.now() >= deadline {
-                slot.pending.with(|pending| pending.awaited = false);
+                // Once it is not awaited any more an answer is a stray: one that came until now is the answer.
+                let last = slot.pending.with(|pending| {
+                    pending.awaited = false;
+                    pending.answer.take()
+                });
+                if let Some(answer) = last {
+                    return Ok(answer);
+                }
                 if let Some(end) = overdue {
                     self.fail(end);
                 }

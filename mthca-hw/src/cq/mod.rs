@@ -11,13 +11,14 @@ use crate::bells::Bell;
 use crate::chip::Mode;
 use crate::cmd::table::{Hw2SwCq, ResizeCq, Sw2HwCq};
 use crate::eq::Which;
-use crate::health::End;
+use crate::health::{End, Health};
 use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::mr::Ring;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64};
 use crate::user::Lent;
 use crate::users::Users;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use core_ib::LKey;
 use core_ib::platform::{Gate, Lock, Platform};
 use core_ib::verbs::{Access, CqHandle, CqInit, Created, Object, VerbsError, kind};
@@ -104,6 +105,29 @@ impl<'p, P: Platform> CqPlace<'p, P> {
         self.sequence.load(Ordering::Acquire) as u8 & 3
     }
 
+    /// From here on events find the CQ, whose number and life number these are.
+    pub fn publish(&self, number: u32, generation: u32, health: &Health) {
+        self.error.store(0, Ordering::Relaxed);
+        self.armed_any.store(false, Ordering::Relaxed);
+        self.sequence.store(1, Ordering::Relaxed); // infinihost 4.5.4
+        // Not a store: if the firing of an end that is announced at the same time comes before it, and so is lost, that
+        // end is seen below.
+        self.ready
+            .swap(u64::from(generation) << 32, Ordering::AcqRel);
+        self.users.open();
+        self.number.store(number, Ordering::Release);
+        if !health.is_alive() {
+            self.fire();
+        }
+    }
+
+    /// From here on they do not. Nobody takes a firing of what is gone: verbs 10.1.
+    fn withdraw(&self, generation: u32) {
+        self.number.store(NONE, Ordering::Release);
+        let next = u64::from(generation.wrapping_add(1)) << 32;
+        self.ready.store(next, Ordering::Release);
+    }
+
     /// It has fired. Any context.
     pub fn fire(&self) {
         self.armed_any.store(false, Ordering::Relaxed);
@@ -111,7 +135,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
     }
 
     /// Takes the firing of the CQ in its life number `generation`. Any context.
-    fn take_fired(&self, generation: u32) -> bool {
+    pub(crate) fn take_fired(&self, generation: u32) -> bool {
         let quiet = u64::from(generation) << 32;
         self.ready
             .compare_exchange(quiet | FIRED, quiet, Ordering::AcqRel, Ordering::Relaxed)
@@ -232,27 +256,12 @@ impl<'p, P: Platform> Inner<'p, P> {
                 lent: Some(lent),
                 ..CqControl::default()
             };
-            self.publish_cq(place, number, generation);
+            place.publish(number, generation, self.cmd.health());
             let user = Some(lent.context);
             let handle = vacant.fill(Cq { number, user });
             let size = (1_u32 << log_size).wrapping_sub(1);
             Ok(Created { handle, size })
         })
-    }
-
-    /// From here on events find the CQ.
-    fn publish_cq(&self, place: &CqPlace<'p, P>, number: u32, generation: u32) {
-        place.error.store(0, Ordering::Relaxed);
-        place.armed_any.store(false, Ordering::Relaxed);
-        place.sequence.store(1, Ordering::Relaxed); // infinihost 4.5.4
-        place
-            .ready
-            .store(u64::from(generation) << 32, Ordering::Relaxed);
-        place.users.open();
-        place.number.store(number, Ordering::Release);
-        if !self.cmd.health().is_alive() {
-            place.fire(); // the end may have been announced before there was anything to fire
-        }
     }
 
     fn create_kernel_cq(&self, log_size: u8, vector: u16) -> Result<Created<CqHandle>, VerbsError> {
@@ -286,7 +295,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                 ring: Some(ring),
                 ..CqControl::default()
             };
-            self.publish_cq(place, number, generation);
+            place.publish(number, generation, self.cmd.health());
             let user = None;
             let handle = vacant.fill(Cq { number, user });
             Ok(Created { handle, size })
@@ -352,10 +361,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             // Without the ring's region the HCA cannot write, whatever it made of this.
             self.take_back(&Hw2SwCq { cqn: number });
-            place.number.store(NONE, Ordering::Release);
-            // Nobody takes a firing of what is gone: verbs 10.1.
-            let next = u64::from(cq.generation().wrapping_add(1)) << 32;
-            place.ready.store(next, Ordering::Release);
+            place.withdraw(cq.generation());
             let entries = place.queue.with(CqQueue::end);
             if control.lent.is_none() {
                 self.end_cq_bells(cq.index());

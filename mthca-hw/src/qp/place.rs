@@ -256,7 +256,7 @@ impl<'p, P: Platform> QpPlace<'p, P> {
             number: AtomicU32::new(0),
             wire: AtomicU32::new(0),
             srq: AtomicU32::new(NOBODY),
-            events: Pending::new(),
+            events: Pending::closed(),
         }
     }
 
@@ -270,14 +270,14 @@ impl<'p, P: Platform> QpPlace<'p, P> {
         let wire = wire.get() | (kind as u32) << 24;
         self.wire.store(wire, Ordering::Relaxed);
         self.srq.store(srq.unwrap_or(NOBODY), Ordering::Relaxed);
-        self.events.clear();
+        self.events.open(number);
         self.number.store(number, Ordering::Release);
     }
 
     /// From here on they do not.
     pub fn withdraw(&self) {
         self.number.store(0, Ordering::Release);
-        self.events.clear();
+        self.events.close();
     }
 
     /// Its number in the HCA; 0 without a QP. Any context.
