@@ -3,7 +3,7 @@
 use super::super::call::{Address, Call, Group, Name, PLACES};
 use super::state::{Ah, Armed, Cq, Fmr, Half, Mr, Mw, Pd, Qp, Srq, Table};
 use super::{ARENA, Error, Model, Open, Want};
-use core_ib::verbs::{Access, NotifyKind, QpCaps, QpState, QpType};
+use core_ib::verbs::{Access, NotifyKind, QpCaps, QpState, QpType, WcStatus};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Faults found so far.
@@ -193,6 +193,13 @@ impl Model {
         Ok(match *call {
             Call::ResizeCq { cqe, .. } => {
                 let mut faults = Faults::default();
+                // In T-mode one entry of a flush stands for several completions.
+                let mut waiting = cq.waiting.values().flatten();
+                if (cqe as usize) < cq.len()
+                    && waiting.any(|one| one.status.contains(&WcStatus::Flushed))
+                {
+                    return Err(Open("a resize for which there may be room"));
+                }
                 faults
                     .when(cqe == 0 || cqe > limits.max_cqe, Error::Attr)
                     .when((cqe as usize) < cq.len(), Error::Attr);

@@ -214,6 +214,8 @@ impl Model {
                 qp.rq.clear();
                 (qp.posted, qp.retired, qp.recv_posted, qp.recv_retired) = (0, 0, 0, 0);
                 (qp.waits, qp.peer) = (false, None);
+                // As new: what INIT to RTS gave is to be given again.
+                (qp.reads, qp.serves) = (0, 0);
             }
             (QpState::Reset, QpState::Init) => qp.life += 1,
             (QpState::Init, QpState::Rtr) if qp.is_connected() => {

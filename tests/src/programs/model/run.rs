@@ -65,10 +65,17 @@ impl Model {
         if ready.len() > 1 && woken < ready.len() || self.share(&ready) {
             return Err(Open("two queues at once"));
         }
-        while let Some(at) = ready.pop() {
-            let mut touched = Touched::default();
-            while self.can_send(at) {
-                self.send_one(at, &mut touched)?;
+        while !ready.is_empty() {
+            while let Some(at) = ready.pop() {
+                let mut touched = Touched::default();
+                while self.can_send(at) {
+                    self.send_one(at, &mut touched)?;
+                }
+            }
+            // Who waited for one that has failed by now.
+            ready = places().filter(|&at| self.can_send(at)).collect();
+            if self.share(&ready) {
+                return Err(Open("two queues at once"));
             }
         }
         for at in places() {
@@ -448,8 +455,8 @@ impl Model {
             }
         }
         match request.verb {
-            Work::Datagram { .. } => self.datagram(at, &request),
-            _ if service == QpType::Uc => self.unreliable(at, &request),
+            Work::Datagram { .. } => self.datagram(at, &request, touched),
+            _ if service == QpType::Uc => self.unreliable(at, &request, touched),
             _ => self.reliable(at, &request, good, length, touched),
         }
     }
@@ -511,7 +518,12 @@ impl Model {
 
     // Datagrams.
 
-    fn datagram(&mut self, at: Where, request: &Request) -> Result<(), Open> {
+    fn datagram(
+        &mut self,
+        at: Where,
+        request: &Request,
+        touched: &mut Touched,
+    ) -> Result<(), Open> {
         let Work::Datagram { to, qpn, qkey, imm } = request.verb else {
             return Err(Open("no datagram"));
         };
@@ -553,6 +565,8 @@ impl Model {
                     from: Some((sender, at.0)),
                     grh: matches!(to, Address::Group(_)),
                 };
+                let target = Self::front(&self.next_pieces((side, place)), GRH + data.len());
+                touched.written.extend(Self::ranges(side, &target));
                 if let Heard::Failed(_) = self.hear((side, place), &message)? {
                     self.entered_error(side, place);
                     self.flush((side, place));
@@ -636,12 +650,30 @@ impl Model {
     // Connections.
 
     /// verbs 6.1, 6.4.
-    fn unreliable(&mut self, at: Where, request: &Request) -> Result<(), Open> {
+    fn unreliable(
+        &mut self,
+        at: Where,
+        request: &Request,
+        touched: &mut Touched,
+    ) -> Result<(), Open> {
         let data = self.data(at.0, request);
         self.done(at, request, 0);
         let Some(peer) = self.peer(at) else {
             return Ok(());
         };
+        let reads = match request.inline {
+            Some(_) => Vec::new(),
+            None => Self::ranges(at.0, &request.pieces),
+        };
+        let writes = match request.verb {
+            Work::Write { at: offset, .. } => vec![(peer.0, offset..offset + data.len())],
+            _ => Self::ranges(peer.0, &Self::front(&self.next_pieces(peer), data.len())),
+        };
+        // The first packets of a message may be there before the last is read.
+        if overlap(&writes, &reads) {
+            return Err(Open("written before it is read, or after"));
+        }
+        touched.written.extend(writes);
         match request.verb {
             Work::Send { imm } => {
                 self.established(peer);
