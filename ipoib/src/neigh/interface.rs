@@ -88,6 +88,11 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
         &self.neigh
     }
 
+    /// As [`Neigh::link_address`].
+    pub fn link_address(&mut self, neighbour: IpAddr) -> Option<LinkAddress> {
+        self.neigh.link_address(neighbour)
+    }
+
     /// As [`Neigh::add_address`].
     pub fn add_address(&mut self, address: IpAddr, prefix_len: u8) -> Result<(), AddressError> {
         self.neigh.add_address(address, prefix_len)

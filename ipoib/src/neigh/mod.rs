@@ -182,6 +182,12 @@ impl<R: Room> Neigh<R> {
         })
     }
 
+    /// The link-layer address of a neighbour, if it is known; a packet to it finds it out. That is no use of it: it is not
+    /// kept longer for being looked at.
+    pub fn link_address(&mut self, neighbour: IpAddr) -> Option<LinkAddress> {
+        self.neighbours.peek(neighbour)
+    }
+
     /// The counters.
     pub const fn statistics(&self) -> NeighbourStatistics {
         self.stats
