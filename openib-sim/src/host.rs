@@ -4,6 +4,7 @@
 //! a [`Remote`]. Neither side ever waits for the other.
 
 use crate::ip::{Echo, IpHost, Transfer};
+use crate::peer::{PeerStatus, Peers};
 use crate::tun::{BurstTun, Cidr, Outbox};
 use core::time::Duration;
 use core_ib::Instant;
@@ -16,7 +17,7 @@ use ib_stack::{PortStatistics, PortStatus, SmReport, SmRole, Stack, StackError, 
 use mthca_hw::Hca;
 use platform_sim::machine::SimPlatform;
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a host is to be.
@@ -36,6 +37,8 @@ pub struct HostSpec {
     pub ipoib: ib_stack::ipoib::Profile,
     /// Partitions beside the default one in which it has an interface too, with nobody behind it.
     pub partitions: Vec<core_ib::PKey>,
+    /// It has a communication manager even if its interface needs none: for [`Command::RpingServe`] and [`Command::Rping`].
+    pub connections: bool,
 }
 
 /// A subnet manager.
@@ -82,6 +85,17 @@ pub enum Command {
         port: u16,
         /// Bytes.
         length: u64,
+    },
+    /// Answer `rping` clients at this port.
+    RpingServe(u16),
+    /// Be one.
+    Rping {
+        /// Of this server.
+        peer: SocketAddr,
+        /// Rounds.
+        count: u32,
+        /// Bytes of each.
+        size: u32,
     },
     /// Close the stack and the HCA, and end.
     Stop,
@@ -134,6 +148,8 @@ pub struct HostStatus {
     pub pinging: bool,
     /// Transfers, by number.
     pub transfers: Vec<Transfer>,
+    /// Connections of programs: all there have been.
+    pub peers: Vec<PeerStatus>,
     /// IP packets taken from and given to the interface.
     pub packets: (u64, u64),
     /// IP packets that the interface did not take.
@@ -322,6 +338,8 @@ impl TunQueue {
 enum End {
     Stop,
     Failed(StackError),
+    /// What programs have could not be made, or not be used any more.
+    Peers(String),
 }
 
 impl From<VerbsError> for End {
@@ -394,7 +412,7 @@ fn with_stack(
             },
         }),
         // Another life has other IDs.
-        cm: spec.ipoib.connected.map(|_| {
+        cm: (spec.connections || spec.ipoib.connected.is_some()).then(|| {
             let now = machine.now().0 >> 10;
             ib_stack::CmConfig::new(
                 now as u32 ^ (hca.query_device().node_guid.0 as u32).rotate_left(16),
@@ -423,19 +441,22 @@ fn with_stack(
         transfers: 0,
         packets: (0, 0),
         dropped: 0,
+        peers: None,
     };
     let ended = loop {
         if let Err(end) = host.round() {
             break end;
         }
     };
-    let Host { stack, .. } = host;
+    let Host { stack, peers, .. } = host;
     let closed = stack
         .close()
         .map_err(|error| format!("closing the stack: {error}"));
+    let closed = closed.and(peers.map_or(Ok(()), |peers| peers.close()));
     match ended {
         End::Stop => closed,
         End::Failed(error) => Err(error.to_string()),
+        End::Peers(why) => Err(why),
     }
 }
 
@@ -450,9 +471,11 @@ struct Host<'h, 'p> {
     transfers: usize,
     packets: (u64, u64),
     dropped: u64,
+    /// From the first command about it on.
+    peers: Option<Box<Peers<'h, 'p>>>,
 }
 
-impl Host<'_, '_> {
+impl<'h, 'p> Host<'h, 'p> {
     /// One round: does what is due, and sleeps if there was nothing.
     fn round(&mut self) -> Result<(), End> {
         let now = self.machine.now();
@@ -469,6 +492,9 @@ impl Host<'_, '_> {
         let (ip_next, sent) = self.send(now);
         next = next.min(ip_next);
         worked |= sent;
+        let (peers_next, turned) = self.turn_peers(now)?;
+        next = next.min(peers_next);
+        worked |= turned;
         self.publish(now);
         if worked || next <= now {
             return Ok(());
@@ -476,8 +502,39 @@ impl Host<'_, '_> {
         if self.stack.arm()? {
             return Ok(());
         }
+        if let Some(peers) = &mut self.peers {
+            let turned = peers.arm().and_then(|()| peers.turn(&mut self.stack, now));
+            if turned.map_err(End::Peers)? {
+                return Ok(());
+            }
+        }
         self.remote.wake.0.wait_until(next);
         Ok(())
+    }
+
+    /// What programs have to do over connections: when they have, and whether something was done.
+    fn turn_peers(&mut self, now: Instant) -> Result<(Instant, bool), End> {
+        let Some(peers) = &mut self.peers else {
+            return Ok((Instant::NEVER, false));
+        };
+        let turned = peers.turn(&mut self.stack, now).map_err(End::Peers)?;
+        if let Some(stranger) = peers.stranger(&mut self.stack, now)
+            && let IpEnd::Programs(ip) = &mut *self.end
+        {
+            ip.ping(stranger, 1, Duration::ZERO, Duration::from_secs(1), now);
+        }
+        Ok((peers.next(), turned))
+    }
+
+    /// What programs have, made at the first use.
+    fn peers(&mut self) -> Result<&mut Box<Peers<'h, 'p>>, End> {
+        match &mut self.peers {
+            Some(peers) => Ok(peers),
+            none => {
+                let peers = Peers::new(self.machine, self.hca, self.port);
+                Ok(none.insert(peers.map_err(End::Peers)?))
+            }
+        }
     }
 
     fn commands(&mut self, now: Instant) -> Result<(), End> {
@@ -486,6 +543,21 @@ impl Host<'_, '_> {
             let Some(command) = command else {
                 return Ok(());
             };
+            match command {
+                Command::RpingServe(port) => {
+                    self.peers()?;
+                    if let Some(peers) = &mut self.peers {
+                        let listens = peers.listen(&mut self.stack, port);
+                        listens.map_err(End::Peers)?;
+                    }
+                    continue;
+                }
+                Command::Rping { peer, count, size } => {
+                    self.peers()?.connect(peer, (count, size), now);
+                    continue;
+                }
+                _ => {}
+            }
             let IpEnd::Programs(ip) = &mut *self.end else {
                 if matches!(command, Command::Stop) {
                     return Err(End::Stop);
@@ -509,6 +581,8 @@ impl Host<'_, '_> {
                     ip.send(peer, port, length);
                     self.transfers += 1;
                 }
+                // Done above.
+                Command::RpingServe(_) | Command::Rping { .. } => {}
             }
         }
     }
@@ -634,6 +708,9 @@ impl Host<'_, '_> {
         (status.interface, status.manager) = (interface, manager);
         status.packets = self.packets;
         status.packets_dropped = self.dropped;
+        if let Some(peers) = &self.peers {
+            status.peers.clone_from(&peers.statuses);
+        }
         if let IpEnd::Programs(ip) = &mut *self.end {
             status.echoes.extend(ip.take_echoes());
             status.pinging = ip.is_pinging();

@@ -14,6 +14,7 @@ pub mod logger;
 pub mod model;
 pub mod options;
 pub mod out;
+pub mod peer;
 pub mod relay;
 pub mod serve;
 pub mod sim;

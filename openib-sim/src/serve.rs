@@ -310,6 +310,11 @@ impl Served {
                 host.set_mode(&mut self.world, &self.topology, connected)?;
             }
             Command::Power { node, on } => self.power(node, on)?,
+            Command::Rping { node, client } => {
+                let host = self.ours.iter().find(|ours| ours.node == node);
+                let host = host.ok_or("that is no host of ours")?;
+                crate::say!("{}", host.rping(&mut self.world, client)?);
+            }
             Command::Ping {
                 node,
                 peer,

@@ -34,6 +34,8 @@ pub struct Settings {
     pub ip: bool,
     /// The interfaces have connected mode.
     pub connected: bool,
+    /// Programs may have connections: see [`HostSpec::connections`].
+    pub connections: bool,
     /// Partitions beside the default one.
     pub partitions: Vec<core_ib::PKey>,
     /// Records packets: see [`Settings::capture_at`].
@@ -59,6 +61,7 @@ impl Settings {
             sweep_interval: Duration::from_secs(10),
             ip: true,
             connected: false,
+            connections: false,
             partitions: Vec::new(),
             capture: None,
             capture_at: Some(0),
@@ -279,6 +282,7 @@ impl Simulation {
             sweep_interval,
             ip,
             connected,
+            connections,
             partitions,
             capture,
             capture_at,
@@ -373,6 +377,7 @@ impl Simulation {
                 driver,
                 ipoib: ipoib_profile(connected),
                 partitions: partitions.clone(),
+                connections,
             };
             simulation.hosts.push(SimHost {
                 name,

@@ -29,6 +29,12 @@ pub(super) enum Command {
     },
     /// `mode NODE datagram`, `mode NODE connected`: a host of ours starts again, with IPoIB in this mode.
     Mode { node: usize, connected: bool },
+    /// `rping NODE`: a host of ours answers `rping` clients, and says what became of all its connections.
+    /// `rping NODE ADDRESS [COUNT [SIZE]]`: it is one.
+    Rping {
+        node: usize,
+        client: Option<(IpAddr, u32, u32)>,
+    },
 }
 
 impl Command {
@@ -53,6 +59,7 @@ impl Command {
                 on: word == "on",
             }),
             "ping" => ping(rest, topology),
+            "rping" => rping(rest, topology),
             "mode" => {
                 let (name, mode) = rest.trim().rsplit_once(' ').unwrap_or((rest.trim(), ""));
                 let connected = match mode {
@@ -64,7 +71,7 @@ impl Command {
                 Ok(Self::Mode { node, connected })
             }
             _ => Err(format!(
-                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode"
+                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping"
             )),
         }
     }
@@ -84,6 +91,30 @@ fn ping(text: &str, topology: &Topology) -> Result<Command, String> {
         peer: to.map_err(|_| format!("\"{address}\" is no IP address"))?,
         count: times.map_err(|_| format!("\"{count}\" is no count"))?,
         size: bytes.map_err(|_| format!("\"{size}\" is no size"))?,
+    })
+}
+
+fn rping(text: &str, topology: &Topology) -> Result<Command, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (name, address, count, size) = match words[..] {
+        [name] => {
+            let node = node(topology, name)?;
+            return Ok(Command::Rping { node, client: None });
+        }
+        [name, address] => (name, address, "10", "64"),
+        [name, address, count] => (name, address, count, "64"),
+        [name, address, count, size] => (name, address, count, size),
+        _ => return Err("rping takes a host of ours, an address, a count and a size".into()),
+    };
+    let to = address.parse();
+    let number = |text: &str| {
+        let number = text.parse::<u32>();
+        number.map_err(|_| format!("\"{text}\" is no number"))
+    };
+    let to = to.map_err(|_| format!("\"{address}\" is no IP address"))?;
+    Ok(Command::Rping {
+        node: node(topology, name)?,
+        client: Some((to, number(count)?, number(size)?)),
     })
 }
 
@@ -224,6 +255,18 @@ mod tests {
         assert_eq!(read("mode host-1 connected"), Ok(connected));
         assert!(read("mode host-1 fast").is_err());
         assert!(read("mode host-1").is_err());
+    }
+
+    #[test]
+    fn a_host_answers_rping_or_asks_an_address() {
+        let (node, client) = (1, None);
+        assert_eq!(read("rping host-1"), Ok(Command::Rping { node, client }));
+        let client = Some((IpAddr::from([10, 9, 1, 1]), 5, 4096));
+        let asks = Ok(Command::Rping { node, client });
+        assert_eq!(read("rping host-1 10.9.1.1 5 4096"), asks);
+        assert!(read("rping host-1 10.9.1.1 many").is_err());
+        assert!(read("rping host-1 nowhere").is_err());
+        assert!(read("rping").is_err());
     }
 
     #[test]

@@ -5,13 +5,14 @@ use super::{Options, Plan};
 use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote};
 use crate::ip::IpHost;
 use crate::model::Model;
+use crate::peer::{PeerStatus, Stage, rping};
 use crate::sim::{addresses, first_port, hca_of, ipoib_profile, manager_profile};
 use core_ib::platform::Platform;
 use core_ib::{Instant, PKey};
 use platform_sim::fabric::topology::{NodeKind, Topology};
 use platform_sim::machine::{HostId, Outcome, WireEnd, World};
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Between two sweeps of a subnet manager, and between two looks of a standby at the master.
@@ -20,6 +21,8 @@ const POLL: Duration = Duration::from_secs(2);
 /// Between two echo requests, and how long an answer may take: the other end may be a guest whose processor is emulated.
 const INTERVAL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
+/// What a client of `rping` has time for.
+const RPING_LIMIT: Duration = Duration::from_secs(25);
 
 /// The nodes that are hosts of ours: the first that are no guests, and have an InfiniHost's ports.
 pub(super) fn choose(options: &Options, plan: &Plan) -> Result<Vec<usize>, String> {
@@ -86,6 +89,7 @@ impl Ours {
             driver: mthca_hw::Profile::SERVER,
             ipoib: ipoib_profile(options.mode == crate::options::IpMode::Connected),
             partitions,
+            connections: true,
         };
         let remote = Remote::new(&world.platform(id)).map_err(|error| error.to_string())?;
         let mut ours = Self {
@@ -182,6 +186,34 @@ impl Ours {
         ))
     }
 
+    /// Answers clients of `rping`, and says what became of all connections; or is a client, to the end of it.
+    pub fn rping(
+        &self,
+        world: &mut World,
+        client: Option<(IpAddr, u32, u32)>,
+    ) -> Result<String, String> {
+        if self.remote.look(|status| status.phase != Phase::Running) {
+            return Err(format!("{} is not running", self.name));
+        }
+        let Some((peer, count, size)) = client else {
+            self.remote.tell(host::Command::RpingServe(rping::PORT));
+            let seen = self.remote.look(|status| status.peers.clone());
+            let lines: Vec<String> = seen.iter().map(ToString::to_string).collect();
+            return Ok(lines.join("\n"));
+        };
+        let before = self.remote.look(|status| clients(&status.peers).count());
+        let peer = SocketAddr::new(peer, rping::PORT);
+        self.remote.tell(host::Command::Rping { peer, count, size });
+        let ours = |status: &host::HostStatus| clients(&status.peers).nth(before).cloned();
+        let under_way = || {
+            let seen = self.remote.look(ours);
+            seen.is_none_or(|seen| matches!(seen.stage, Stage::Connecting | Stage::Running))
+        };
+        world.run_while(RPING_LIMIT, under_way);
+        let seen = self.remote.look(ours);
+        Ok(seen.map_or("not begun".into(), |seen| seen.to_string()))
+    }
+
     /// What it is at.
     pub fn describe(&self) -> String {
         let mut text = self.remote.look(|status| {
@@ -204,6 +236,11 @@ impl Ours {
         }
         text
     }
+}
+
+/// Connections that the host asked for.
+fn clients(peers: &[PeerStatus]) -> impl Iterator<Item = &PeerStatus> {
+    peers.iter().filter(|peer| peer.client)
 }
 
 /// An instant, for people.

@@ -1,0 +1,588 @@
+//! What a host of ours has for the RDMA programs of others to talk to: connections by the RDMA connection manager, each
+//! with a program of its own at the end. Today that is `rping`, either end.
+//!
+//! Belongs to a host and lives in its context; the host turns it in each of its rounds.
+
+mod endpoint;
+pub mod rping;
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use core_ib::platform::Platform;
+use core_ib::verbs::{
+    CompletionQueue, CqHandle, CqInit, Device, NotifyKind, Owner, PdHandle, Verbs, WcStatus,
+    WorkCompletion,
+};
+use core_ib::wire::mad::{RejReason, ServiceId};
+use core_ib::{Instant, PKey, Psn};
+use endpoint::{Done, Endpoint};
+use ib_stack::ib_cm::{self, Accept, ConnId, Connect, Event, Listen, ip};
+use ib_stack::{CmNews, Stack};
+use mthca_hw::Hca;
+use platform_sim::machine::SimPlatform;
+use rping::{Action, Advert, Client, Server};
+
+/// Entries of the CQ, for all connections together.
+const ENTRIES: u32 = 512;
+/// So many connections at once.
+const CONNECTIONS: usize = 16;
+/// A neighbour is looked for so often, so long apart.
+const LOOKS: u32 = 50;
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How far a connection has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// It is being set up.
+    #[default]
+    Connecting,
+    /// Its program runs.
+    Running,
+    /// It is over, as one end wanted.
+    Ended,
+    /// It is over: why.
+    Failed(String),
+}
+
+/// One connection, as it is seen from outside; it stays after its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// We asked for it.
+    pub client: bool,
+    /// How far it has come.
+    pub stage: Stage,
+    /// Rounds of its program.
+    pub rounds: u32,
+    /// Bytes of the last of them.
+    pub bytes: u32,
+}
+
+impl fmt::Display for PeerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = if self.client { "client" } else { "server" };
+        let Self { rounds, bytes, .. } = self;
+        write!(f, "rping {end}: {rounds} rounds of {bytes} bytes, ")?;
+        match &self.stage {
+            Stage::Connecting => f.write_str("connecting"),
+            Stage::Running => f.write_str("running"),
+            Stage::Ended => f.write_str("ended"),
+            Stage::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}
+
+enum Program {
+    Server(Server),
+    Client(Client),
+}
+
+/// One connection.
+struct End<'h> {
+    conn: ConnId,
+    place: Endpoint<'h>,
+    program: Program,
+    /// The QP may send.
+    open: bool,
+    /// It has been given up; completions are of no interest any more.
+    over: bool,
+    /// What came before the QP could send.
+    early: Vec<WorkCompletion>,
+    /// Which status is its own.
+    status: usize,
+}
+
+/// A connection that is wanted.
+struct Wanted {
+    peer: SocketAddr,
+    client: Client,
+    status: usize,
+    looks: u32,
+    next: Instant,
+    asked: bool,
+}
+
+/// See the module.
+pub struct Peers<'h, 'p> {
+    machine: &'h SimPlatform,
+    hca: &'h Hca<'p, SimPlatform>,
+    port: u8,
+    pd: PdHandle,
+    cq: CqHandle,
+    ends: Vec<End<'h>>,
+    wanted: Vec<Wanted>,
+    psn: u32,
+    /// All connections there have been.
+    pub statuses: Vec<PeerStatus>,
+}
+
+type HostStack<'h, 'p> = Stack<'h, Hca<'p, SimPlatform>, SimPlatform>;
+
+fn text(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+fn no_manager() -> String {
+    "the host has no communication manager".into()
+}
+
+impl<'h, 'p> Peers<'h, 'p> {
+    /// For connections of `port`.
+    pub fn new(
+        machine: &'h SimPlatform,
+        hca: &'h Hca<'p, SimPlatform>,
+        port: u8,
+    ) -> Result<Box<Self>, String> {
+        let pd = hca.alloc_pd().map_err(text)?;
+        let init = CqInit {
+            cqe: ENTRIES,
+            vector: 0,
+            owner: Owner::Kernel,
+        };
+        let cq = match hca.create_cq(&init) {
+            Ok(cq) => cq.handle,
+            Err(error) => {
+                hca.dealloc_pd(pd).map_err(text)?;
+                return Err(text(error));
+            }
+        };
+        Ok(Box::new(Self {
+            machine,
+            hca,
+            port,
+            pd,
+            cq,
+            ends: Vec::new(),
+            wanted: Vec::new(),
+            psn: machine.now().0 as u32,
+            statuses: Vec::new(),
+        }))
+    }
+
+    /// Ends all that it has, once the stack is closed.
+    pub fn close(self) -> Result<(), String> {
+        let Self { hca, ends, .. } = self;
+        ends.into_iter().try_for_each(|end| end.place.end(hca))?;
+        hca.destroy_cq(self.cq).map_err(text)?;
+        hca.dealloc_pd(self.pd).map_err(text)
+    }
+
+    /// Takes connections to this port of TCP's.
+    pub fn listen(&mut self, stack: &mut HostStack<'h, 'p>, port: u16) -> Result<(), String> {
+        let service = ip::service(ServiceId::PROTOCOL_TCP, port);
+        let cm = stack.cm(self.port).ok_or_else(no_manager)?;
+        match cm.listen(&Listen::to(service, 0)) {
+            Ok(_) | Err(ib_cm::CmError::Taken { .. }) => Ok(()),
+            Err(error) => Err(text(error)),
+        }
+    }
+
+    /// Wants a connection to `peer`, for so many rounds with so many bytes.
+    pub fn connect(&mut self, peer: SocketAddr, (rounds, len): (u32, u32), now: Instant) {
+        let client = Client::new(rounds, len);
+        self.wanted.push(Wanted {
+            peer,
+            client,
+            status: self.statuses.len(),
+            looks: 0,
+            next: now,
+            asked: false,
+        });
+        self.statuses.push(PeerStatus {
+            client: true,
+            bytes: client.len,
+            ..PeerStatus::default()
+        });
+    }
+
+    /// The neighbour that is to be looked for now, if there is one: send it a packet.
+    pub fn stranger(&mut self, stack: &mut HostStack<'h, 'p>, now: Instant) -> Option<IpAddr> {
+        let at = self
+            .wanted
+            .iter()
+            .position(|wanted| !wanted.asked && wanted.next <= now)?;
+        let wanted = self.wanted.get_mut(at)?;
+        let peer = wanted.peer.ip();
+        let known = stack.ip(0).and_then(|ip| ip.link_address(peer));
+        let Some(known) = known else {
+            wanted.looks += 1;
+            wanted.next = now.after(LOOK);
+            if wanted.looks <= LOOKS {
+                return Some(peer);
+            }
+            self.give_up(at, format!("{peer} does not answer"));
+            return None;
+        };
+        wanted.asked = true;
+        let cookie = wanted.status as u32;
+        let asked = stack.ask_path(self.port, known.gid, PKey::DEFAULT, cookie, now);
+        if let Err(error) = asked {
+            self.give_up(at, text(error));
+        }
+        None
+    }
+
+    fn give_up(&mut self, at: usize, why: String) {
+        let wanted = self.wanted.remove(at);
+        self.stage(wanted.status, Stage::Failed(why));
+    }
+
+    fn stage(&mut self, status: usize, stage: Stage) {
+        if let Some(status) = self.statuses.get_mut(status)
+            && !matches!(status.stage, Stage::Failed(_))
+        {
+            status.stage = stage;
+        }
+    }
+
+    /// When there is something to do without being woken.
+    pub fn next(&self) -> Instant {
+        let waits = self.wanted.iter().filter(|wanted| !wanted.asked);
+        waits
+            .map(|wanted| wanted.next)
+            .min()
+            .unwrap_or(Instant::NEVER)
+    }
+
+    /// Takes what the stack and the CQ have. Says whether there was anything.
+    pub fn turn(&mut self, stack: &mut HostStack<'h, 'p>, now: Instant) -> Result<bool, String> {
+        let mut any = false;
+        while let Some(news) = stack.next_cm_news() {
+            any = true;
+            match news {
+                CmNews::Event(_, event) => self.event(stack, event, now),
+                CmNews::Path { cookie, path } => self.path(stack, cookie, path.map_err(text), now),
+                _ => {}
+            }
+        }
+        loop {
+            let mut found = [WorkCompletion::EMPTY; 8];
+            let cq = self.hca.cq(self.cq).map_err(text)?;
+            let count = cq.poll(&mut found).map_err(text)?;
+            drop(cq);
+            if count == 0 {
+                return Ok(any);
+            }
+            any = true;
+            for wc in found.iter().take(count) {
+                self.completed(stack, *wc, now);
+            }
+        }
+    }
+
+    /// Arms the CQ; [`turn`](Self::turn) once more before sleeping.
+    pub fn arm(&self) -> Result<(), String> {
+        let cq = self.hca.cq(self.cq).map_err(text)?;
+        cq.req_notify(NotifyKind::Any).map_err(text)
+    }
+
+    fn psn(&mut self) -> Psn {
+        self.psn = self.psn.wrapping_add(0x01_2345);
+        Psn::new(self.psn)
+    }
+}
+
+/// News of connections, and completions.
+impl<'h, 'p> Peers<'h, 'p> {
+    fn place(&self, conn: ConnId) -> Option<usize> {
+        self.ends.iter().position(|end| end.conn == conn)
+    }
+
+    fn event(&mut self, stack: &mut HostStack<'h, 'p>, event: Event, now: Instant) {
+        match event {
+            Event::Request { conn, req, .. } => {
+                if let Err(reason) = self.request(stack, conn, &req, now)
+                    && let Some(cm) = stack.cm(self.port)
+                {
+                    // Whoever asked has given up meanwhile, else.
+                    let _ = cm.reject(conn, reason, &[], &[], now);
+                }
+            }
+            Event::Reply { conn, .. } => {
+                if let Some(cm) = stack.cm(self.port)
+                    && let Err(error) = cm.ready(conn, &[])
+                {
+                    self.failed(stack, conn, text(error), now);
+                }
+            }
+            Event::Established { conn, .. } => self.established(stack, conn, now),
+            Event::Rejected { conn, rej, .. } => {
+                let why = format!("rejected: {:?}", rej.reason);
+                self.over(conn, Stage::Failed(why));
+            }
+            Event::Failed { conn, why, .. } => {
+                self.over(conn, Stage::Failed(format!("no connection: {why:?}")));
+            }
+            Event::Disconnecting { conn, .. } => {
+                let client = self.place(conn).and_then(|at| self.ends.get(at));
+                let client = client
+                    .is_some_and(|end| !end.over && matches!(end.program, Program::Client(_)));
+                let stage = match client {
+                    true => Stage::Failed("the peer disconnected".into()),
+                    false => Stage::Ended,
+                };
+                self.over(conn, stage);
+                if let Some(cm) = stack.cm(self.port) {
+                    // It was released, else.
+                    let _ = cm.release(conn, &[], now);
+                }
+            }
+            Event::Disconnected { conn, .. } => self.over(conn, Stage::Ended),
+            Event::Gone { conn, .. } => {
+                if let Some(at) = self.place(conn) {
+                    let end = self.ends.remove(at);
+                    self.stage(end.status, Stage::Ended);
+                    if let Err(error) = end.place.end(self.hca) {
+                        log::warn!("a connection is over, and its QP is not: {error}");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody wants to connect.
+    fn request(
+        &mut self,
+        stack: &mut HostStack<'h, 'p>,
+        conn: ConnId,
+        req: &core_ib::wire::mad::CmReq,
+        now: Instant,
+    ) -> Result<(), RejReason> {
+        ip::IpRequest::of(req).map_err(|_| RejReason::CONSUMER)?;
+        let local = stack.local_of(self.port, req)?;
+        if self.ends.len() >= CONNECTIONS {
+            return Err(RejReason::NO_RESOURCES);
+        }
+        let place = Endpoint::new(self.machine, self.hca, (self.pd, self.cq, self.port));
+        let place = place.map_err(|error| {
+            log::warn!("a connection is refused: {error}");
+            RejReason::NO_QP
+        })?;
+        let with = Accept::new(Some(place.qp), place.qpn, self.psn(), local);
+        let program = Program::Server(Server::default());
+        let accepted = match stack.cm(self.port) {
+            Some(cm) => cm.accept(conn, &with, now).map_err(text),
+            None => Err(no_manager()),
+        };
+        if let Err(error) = accepted {
+            log::warn!("a connection is refused: {error}");
+            return place.end(self.hca).map_err(|_| RejReason::NO_QP);
+        }
+        let status = self.statuses.len();
+        self.statuses.push(PeerStatus::default());
+        self.ends.push(End::new(conn, place, program, status));
+        Ok(())
+    }
+
+    /// The path that a connection was waiting for.
+    fn path(
+        &mut self,
+        stack: &mut HostStack<'h, 'p>,
+        cookie: u32,
+        path: Result<(ib_cm::Path, core_ib::wire::mad::PathRecord), String>,
+        now: Instant,
+    ) {
+        let at = self
+            .wanted
+            .iter()
+            .position(|wanted| wanted.asked && wanted.status == cookie as usize);
+        let Some(at) = at else { return };
+        match path.and_then(|path| self.begin(stack, at, path, now)) {
+            Ok(()) => drop(self.wanted.remove(at)),
+            Err(error) => self.give_up(at, error),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        stack: &mut HostStack<'h, 'p>,
+        at: usize,
+        (path, record): (ib_cm::Path, core_ib::wire::mad::PathRecord),
+        now: Instant,
+    ) -> Result<(), String> {
+        let wanted = self.wanted.get(at).ok_or("nobody wants it")?;
+        let (peer, client, status) = (wanted.peer, wanted.client, wanted.status);
+        let ours = stack.ip(0).and_then(|ip| {
+            let mut own = ip.neighbours().addresses();
+            let fits = |own: &(IpAddr, bool)| own.0.is_ipv4() == peer.is_ipv4() && own.1;
+            own.find(fits).map(|own| own.0)
+        });
+        let from = SocketAddr::new(ours.ok_or("no address of that family")?, 0);
+        let private: [u8; 92] = ip::private(from, peer.ip(), &[]).map_err(text)?;
+        let mtu = record.mtu.mtu().ok_or("the path has no MTU")?;
+        let place = Endpoint::new(self.machine, self.hca, (self.pd, self.cq, self.port))?;
+        let service = ip::service(ServiceId::PROTOCOL_TCP, peer.port());
+        let with = Connect {
+            qp: Some(place.qp),
+            qpn: place.qpn,
+            psn: self.psn(),
+            private: &private,
+            ..Connect::new(service, path, mtu)
+        };
+        let cm = stack.cm(self.port).ok_or_else(no_manager);
+        match cm.and_then(|cm| cm.connect(&with, now).map_err(text)) {
+            Ok(conn) => {
+                let program = Program::Client(client);
+                self.ends.push(End::new(conn, place, program, status));
+                Ok(())
+            }
+            Err(error) => {
+                place.end(self.hca)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn established(&mut self, stack: &mut HostStack<'h, 'p>, conn: ConnId, now: Instant) {
+        let Some(end) = self.ends.iter_mut().find(|end| end.conn == conn) else {
+            return;
+        };
+        end.open = true;
+        let status = end.status;
+        let begun = match &mut end.program {
+            Program::Server(_) => Ok(false),
+            Program::Client(client) => {
+                let action = client.begin();
+                end.go(self.hca, action)
+            }
+        };
+        let early = core::mem::take(&mut end.early);
+        self.stage(status, Stage::Running);
+        self.went(stack, conn, begun, now);
+        for wc in early {
+            self.completed(stack, wc, now);
+        }
+    }
+
+    fn completed(&mut self, stack: &mut HostStack<'h, 'p>, wc: WorkCompletion, now: Instant) {
+        let mut ends = self.ends.iter_mut();
+        let Some(end) = ends.find(|end| end.place.qpn == wc.qpn && !end.over) else {
+            return;
+        };
+        if !end.open && wc.status == WcStatus::Success {
+            // The data may be here before the word that the QP may send.
+            return end.early.push(wc);
+        }
+        let conn = end.conn;
+        let went = end.done(self.hca, &wc);
+        let (rounds, bytes) = match &end.program {
+            Program::Server(server) => (server.rounds, server.len()),
+            Program::Client(client) => (client.rounds, client.len),
+        };
+        if let Some(status) = self.statuses.get_mut(end.status) {
+            (status.rounds, status.bytes) = (rounds, bytes);
+        }
+        self.went(stack, conn, went, now);
+    }
+
+    /// A program went on: it is through, or gives up, or neither.
+    fn went(
+        &mut self,
+        stack: &mut HostStack<'h, 'p>,
+        conn: ConnId,
+        went: Result<bool, String>,
+        now: Instant,
+    ) {
+        match went {
+            Ok(false) => {}
+            Ok(true) => {
+                if let Some(at) = self.place(conn)
+                    && let Some(end) = self.ends.get_mut(at)
+                {
+                    end.over = true;
+                }
+                self.disconnect(stack, conn, now);
+            }
+            Err(why) => self.failed(stack, conn, why, now),
+        }
+    }
+
+    fn failed(&mut self, stack: &mut HostStack<'h, 'p>, conn: ConnId, why: String, now: Instant) {
+        self.over(conn, Stage::Failed(why));
+        self.disconnect(stack, conn, now);
+    }
+
+    fn disconnect(&mut self, stack: &mut HostStack<'h, 'p>, conn: ConnId, now: Instant) {
+        if let Some(cm) = stack.cm(self.port)
+            && cm.disconnect(conn, &[], now).is_err()
+        {
+            // Not connected yet, or not any more: the first is to end, the second is ending.
+            let _ = cm.abandon(conn, now);
+        }
+    }
+
+    fn over(&mut self, conn: ConnId, stage: Stage) {
+        if let Some(end) = self.ends.iter_mut().find(|end| end.conn == conn) {
+            end.over = true;
+            let status = end.status;
+            self.stage(status, stage);
+        }
+    }
+}
+
+impl<'h> End<'h> {
+    const fn new(conn: ConnId, place: Endpoint<'h>, program: Program, status: usize) -> Self {
+        Self {
+            conn,
+            place,
+            program,
+            open: false,
+            over: false,
+            early: Vec::new(),
+            status,
+        }
+    }
+
+    /// A request of ours is done. Says whether all is.
+    fn done(&mut self, hca: &Hca<'_, SimPlatform>, wc: &WorkCompletion) -> Result<bool, String> {
+        if wc.status != WcStatus::Success {
+            return Err(format!("{:?} of {:?}", wc.status, Done::of(wc.wr_id)));
+        }
+        let action = match (Done::of(wc.wr_id), &mut self.program) {
+            (Done::Received(slot), program) => {
+                if wc.byte_len as usize != Advert::SIZE {
+                    return Err(format!("a message of {} bytes", wc.byte_len));
+                }
+                let advert = self.place.received(slot)?;
+                self.place.receive(hca, slot)?;
+                match program {
+                    Program::Server(server) => server.heard(advert).map_err(text)?,
+                    Program::Client(client) => client.heard(),
+                }
+            }
+            (Done::Read, Program::Server(server)) => {
+                let found = self.place.in_source(server.len())?;
+                server.read(&found).map_err(text)?
+            }
+            (Done::Written, Program::Server(server)) => server.written(),
+            _ => return Ok(false),
+        };
+        self.go(hca, action)
+    }
+
+    fn go(&mut self, hca: &Hca<'_, SimPlatform>, mut action: Action) -> Result<bool, String> {
+        loop {
+            match (action, &mut self.program) {
+                (Action::Offer(round), Program::Client(client)) => {
+                    let len = client.len;
+                    self.place.fill(&rping::data(round, len as usize))?;
+                    self.place.say(hca, self.place.source(len))?;
+                }
+                (Action::Ask, Program::Client(client)) => {
+                    self.place.say(hca, self.place.sink(client.len))?;
+                }
+                (Action::Compare(_), Program::Client(client)) => {
+                    let found = self.place.in_sink(client.len)?;
+                    action = client.compared(&found).map_err(text)?;
+                    continue;
+                }
+                (Action::Read(advert), _) => self.place.read(hca, advert)?,
+                (Action::Write(advert), _) => self.place.write(hca, advert)?,
+                (Action::Answer, _) => self.place.say(hca, Advert::default())?,
+                _ => return Ok(true),
+            }
+            return Ok(false);
+        }
+    }
+}
