@@ -23,16 +23,11 @@ type Memory<'m, P> = [DmaBuf<'m, P>; 3];
 /// verbs 1.5: two users, each with connections of its own between the same two HCAs, one after the other. Every message
 /// arrives whole, every request completes once or its QP is gone, and everything can be ended at any moment.
 pub fn connections_come_and_go_beside_others<R: Rig>(rig: &R) {
-    lives(rig, 8);
-}
-
-/// The same, so often by each user.
-pub fn lives<R: Rig>(rig: &R, count: u64) {
     if !rig.declared().has(Features::RC) {
         return;
     }
     activate(rig);
-    rig.together(&|| live(rig, 1, count), &|| live(rig, 2, count));
+    rig.together(&|| live(rig, 1, 8), &|| live(rig, 2, 8));
 }
 
 fn live<R: Rig>(rig: &R, who: u64, count: u64) {

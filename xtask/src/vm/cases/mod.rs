@@ -6,6 +6,7 @@ mod faults;
 mod ipoib;
 mod mixed;
 mod ours_connected;
+mod ours_verbs;
 mod perftest;
 mod pingpong;
 mod srp;
@@ -165,6 +166,7 @@ const ALL: &[&[Case]] = &[
     ipoib::CASES,
     mixed::CASES,
     ours_connected::CASES,
+    ours_verbs::CASES,
     connections::CASES,
     perftest::CASES,
     srp::CASES,

@@ -1,0 +1,70 @@
+//! RDMA between a guest and a host of ours: programs of librdmacm against the same of ours, over connections that either
+//! end set up.
+
+use super::{Case, Outcome, Terms, holds, with_words};
+use crate::vm::lab::{Lab, Listens};
+
+/// All of them.
+pub const CASES: &[Case] = &[
+    Case::new("ours: rping from the guest", from_guest),
+    Case::new("ours: rping to the guest", to_guest),
+    Case::new("ours: rping killed", killed),
+];
+
+/// The guest asks; the host of ours reads and writes the guest's memory.
+fn from_guest(lab: &mut Lab, terms: &Terms) -> Outcome {
+    let count = if terms.quick { 10 } else { 200 };
+    lab.command("rping ours-2")?;
+    let script = format!(
+        "until_ 150 ping -c 1 -W 1 10.9.0.2
+        for size in 64 1000 4096 60000; do rping -c -a 10.9.0.2 -V -C {count} -S $size || exit 1; done"
+    );
+    with_words(lab, 1, &script, 60)?;
+    let seen = lab.command("rping ours-2")?.join("\n");
+    let ends = [64, 1000, 4096, 60_000]
+        .map(|size| format!("server: {count} rounds of {size} bytes, ended"));
+    let ends: Vec<&str> = ends.iter().map(String::as_str).collect();
+    holds(&seen, &ends)?;
+    Ok(format!(
+        "{count} checked at both ends, of 64 to 60000 bytes"
+    ))
+}
+
+/// A host of ours asks; the guest reads and writes.
+fn to_guest(lab: &mut Lab, terms: &Terms) -> Outcome {
+    let count = if terms.quick { 10 } else { 200 };
+    let serve = "timeout 200 rping -s -P -S 65535 -a 10.9.1.1";
+    let server = lab.start_script(1, serve, 60)?;
+    let there = lab.ok(1, &Listens::Cm.script(), 20);
+    let asked = there.and_then(|_| all_sizes(lab, count));
+    lab.guest(1)?.end(&server)?;
+    lab.end_script(1, serve, &server)?;
+    asked.map(|()| format!("{count} checked, of 64 to 60000 bytes"))
+}
+
+fn all_sizes(lab: &mut Lab, count: u32) -> Result<(), String> {
+    for size in [64, 1000, 4096, 60_000] {
+        let asked = format!("rping ours-2 10.9.1.1 {count} {size}");
+        let said = lab.command(&asked)?.join("\n");
+        let end = format!("client: {count} rounds of {size} bytes, ended");
+        holds(&said, &[&end])?;
+    }
+    Ok(())
+}
+
+/// The guest's client is killed in the middle of it, and the next one is served.
+fn killed(lab: &mut Lab, _: &Terms) -> Outcome {
+    lab.command("rping ours-2")?;
+    let script = "rping -c -a 10.9.0.2 -C 1000000 -S 4096 & client=$!; sleep 3; kill -9 $client; wait $client
+        rping -c -a 10.9.0.2 -V -C 5 -S 2000";
+    with_words(lab, 1, script, 60)?;
+    let seen = lab.command("rping ours-2")?;
+    let cut = seen.iter().rev().nth(1).cloned().unwrap_or_default();
+    let last = seen.last().cloned().unwrap_or_default();
+    holds(&last, &["server: 5 rounds of 2000 bytes, ended"])?;
+    holds(&cut, &["of 4096 bytes"])?;
+    if cut.contains("server: 0 rounds") || cut.contains("running") {
+        return Err(cut);
+    }
+    Ok(cut)
+}
