@@ -1,6 +1,7 @@
 //! What can be asked of a fabric while it runs: a line each, answered with a line that begins `ok` or `error`.
 
 use super::plan::node;
+use crate::peer::rping::{LARGEST, SMALLEST};
 use platform_sim::fabric::topology::{PortRef, Topology};
 use platform_sim::fabric::{FaultHandle, Faults};
 use std::collections::BTreeMap;
@@ -112,9 +113,15 @@ fn rping(text: &str, topology: &Topology) -> Result<Command, String> {
         number.map_err(|_| format!("\"{text}\" is no number"))
     };
     let to = to.map_err(|_| format!("\"{address}\" is no IP address"))?;
+    let bytes = number(size)?;
+    if !(SMALLEST..=LARGEST).contains(&(bytes as usize)) {
+        return Err(format!(
+            "a size is {SMALLEST} to {LARGEST} bytes, and not {bytes}"
+        ));
+    }
     Ok(Command::Rping {
         node: node(topology, name)?,
-        client: Some((to, number(count)?, number(size)?)),
+        client: Some((to, number(count)?, bytes)),
     })
 }
 
@@ -266,6 +273,8 @@ mod tests {
         assert_eq!(read("rping host-1 10.9.1.1 5 4096"), asks);
         assert!(read("rping host-1 10.9.1.1 many").is_err());
         assert!(read("rping host-1 nowhere").is_err());
+        assert!(read("rping host-1 10.9.1.1 5 23").is_err());
+        assert!(read("rping host-1 10.9.1.1 5 65537").is_err());
         assert!(read("rping").is_err());
     }
 
