@@ -33,8 +33,9 @@ fn from_guest(lab: &mut Lab, terms: &Terms) -> Outcome {
 /// A host of ours asks; the guest reads and writes.
 fn to_guest(lab: &mut Lab, terms: &Terms) -> Outcome {
     let count = if terms.quick { 10 } else { 200 };
-    let serve = "timeout 200 rping -s -P -S 65535 -a 10.9.1.1";
-    let server = lab.start_script(1, serve, 60)?;
+    // In the group of processes that is ended with the script.
+    let serve = "rping -s -P -S 65535 -a 10.9.1.1";
+    let server = lab.start_script(1, serve, 200)?;
     let there = lab.ok(1, &Listens::Cm.script(), 20);
     let asked = there.and_then(|_| all_sizes(lab, count));
     lab.guest(1)?.end(&server)?;
