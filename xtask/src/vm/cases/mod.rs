@@ -225,12 +225,12 @@ pub const GROUPS: &[Group] = &[
         ..whole("two-ports", "tavor,arbel", Manager::Ours)
     },
     Group {
-        soak: 30.0,
+        soak: 15.0,
         parts: &[driver::UP, ipoib::SOAK_DATAGRAM, driver::LEDGER],
         ..whole("soak-datagram", "tavor", Manager::Ours)
     },
     Group {
-        soak: 30.0,
+        soak: 15.0,
         parts: &[driver::UP, ipoib::SOAK_CONNECTED, driver::LEDGER],
         ..whole("soak-connected", "arbel", Manager::Ours)
     },
