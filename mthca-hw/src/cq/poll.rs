@@ -568,3 +568,35 @@ fn note_source(cqe: &Cqe, wc: &mut WorkCompletion) {
     wc.sl = Sl::new(cqe.sl());
     wc.dlid_path_bits = cqe.path_bits();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    /// One entry as its words.
+    fn words(cqe: &Cqe) -> [u32; 8] {
+        let (words, _) = cqe.as_bytes().as_chunks::<4>();
+        core::array::from_fn(|at| u32::from_be_bytes(words[at]))
+    }
+
+    #[test]
+    fn the_words_that_are_looked_at_alone_are_those_of_the_layout() {
+        let mut cqe = Cqe::ZERO;
+        cqe.set_qpn(0x14)
+            .set_byte_count(0x1234)
+            .set_wqe_address(0xabcd_ef40)
+            .set_wqe_size(0x3f);
+        assert_eq!(words(&cqe)[0], 0x14);
+        assert_eq!(words(&cqe)[BYTES_WORD], 0x1234);
+        assert_eq!(words(&cqe)[WQE_WORD] & !0x3f, 0xabcd_ef40);
+        let last = |change: fn(&mut Cqe) -> &mut Cqe| {
+            let mut cqe = Cqe::ZERO;
+            change(&mut cqe);
+            words(&cqe)[OWNER_WORD]
+        };
+        assert_eq!(last(|cqe| cqe.set_is_send(true)), IS_SEND);
+        assert_eq!(last(|cqe| cqe.set_owned_by_hw(true)), OWNED_BY_HW);
+        assert_eq!(last(|cqe| cqe.set_opcode(0x5a)) >> 24, 0x5a);
+    }
+}
