@@ -93,6 +93,8 @@ pub struct Firmware {
     pub error_buffer: u32,
     /// It is mem-free.
     mem_free: bool,
+    /// It says that it offloads checksums.
+    pub checksums: bool,
     /// Pages behind ICM, by page; and how many the firmware has: its area, and auxiliary memory.
     icm: BTreeMap<u64, u64>,
     lent: [u64; 2],
@@ -362,7 +364,7 @@ impl Firmware {
             Opcode::SYS_DIS | Opcode::CLOSE_HCA => self.debts -= 1,
             Opcode::QUERY_FW => put(output, &firmware_info(self.mem_free)),
             Opcode::QUERY_DDR => put(output, &ddr_info()),
-            Opcode::QUERY_DEV_LIM => put(output, &dev_lim(self.mem_free)),
+            Opcode::QUERY_DEV_LIM => put(output, &dev_lim(self.mem_free, self.checksums)),
             Opcode::MAP_FA => self.lend(0, modifier, input),
             Opcode::MAP_ICM_AUX => self.lend(1, modifier, input),
             Opcode::UNMAP_FA => self.give_back(0),
@@ -533,6 +535,7 @@ impl Firmware {
             mem_free: kept.mem_free,
             resets: kept.resets + 1,
             deaf: kept.deaf,
+            checksums: kept.checksums,
             ..Self::default()
         };
     }
@@ -583,7 +586,7 @@ fn ddr_info() -> DdrInfo {
 }
 
 /// As infinihost 10.2 recommends.
-fn dev_lim(mem_free: bool) -> DevLim {
+fn dev_lim(mem_free: bool, checksums: bool) -> DevLim {
     let mut dev = DevLim::ZERO;
     if mem_free {
         dev.set_max_sg_rq(60)
@@ -617,7 +620,7 @@ fn dev_lim(mem_free: bool) -> DevLim {
         .set_log_max_gids(5)
         .set_static_rates(0xf)
         .set_log_max_pkeys(6)
-        .set_features(0x0037_0347)
+        .set_features(0x0037_0347 | u32::from(checksums) << 7)
         .set_reserved_uars(1)
         .set_log_uar_megabytes(3)
         .set_log_page_size(12)

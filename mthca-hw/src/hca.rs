@@ -208,6 +208,8 @@ impl<P: Platform> Inner<'_, P> {
         caps.set(DeviceCaps::SRQ, limits.has_srq && self.plan.srq.count > 0);
         caps.set(DeviceCaps::MEMORY_WINDOWS, self.has_windows());
         caps.set(DeviceCaps::FMR, self.has_fmrs());
+        let checksums = limits.has_checksums(&self.chip);
+        caps.set(DeviceCaps::IP_CHECKSUM, checksums);
         caps
     }
 

@@ -3,6 +3,7 @@
 //!
 //! The HCA is not believed blindly: what would make the driver's own arithmetic meaningless is refused here, by name.
 
+use crate::chip::Chip;
 use crate::plan::MTT_ENTRY;
 use core::fmt;
 use core_ib::Mtu;
@@ -443,6 +444,11 @@ impl Limits {
     /// Has the HCA this feature? Bits: `hca_abi::infinihost::dev_lim::features`.
     pub const fn can(&self, feature: u32) -> bool {
         self.features & feature == feature
+    }
+
+    /// M: computes and verifies the checksums of what IPoIB carries. In T-mode the bit means nothing. infinihost 5.11.
+    pub const fn has_checksums(&self, chip: &Chip) -> bool {
+        chip.is_mem_free() && self.can(features::IPOIB_CHECKSUM)
     }
 }
 

@@ -625,7 +625,11 @@ impl<'p, P: Platform> Opening<'p, P> {
         if self.chip.is_mem_free() {
             let [eec, eeec] = at.eec;
             let keys = Keys::new(&self.chip, plan.mpt.log_size);
+            let checksums = self.limits.has_checksums(&self.chip);
             tables
+                .set_checksum(checksums)
+                .set_send_pseudo_header(checksums)
+                .set_receive_pseudo_header(checksums)
                 .set_sinai_key_optimisation(keys.is_sinai())
                 .set_eec_base(eec)
                 .set_eeec_base(eeec)

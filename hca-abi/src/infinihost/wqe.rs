@@ -84,6 +84,10 @@ pub mod next {
     pub const DBD: u32 = 1 << 7;
     /// Fence in the dword at [`NDS`].
     pub const FENCE: u32 = 1 << 6;
+    /// The TCP or UDP checksum in the dword at [`FLAGS`] (M).
+    pub const L4_CHECKSUM: u32 = 1 << 5;
+    /// The IP checksum in the dword at [`FLAGS`] (M).
+    pub const IP_CHECKSUM: u32 = 1 << 4;
     /// C in the dword at [`FLAGS`].
     pub const SIGNALED: u32 = 1 << 3;
     /// S in the dword at [`FLAGS`].

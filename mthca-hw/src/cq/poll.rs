@@ -553,6 +553,10 @@ fn note_receive<P: Platform>(cqe: &Cqe, place: &QpPlace<'_, P>, wc: &mut WorkCom
             return;
         }
         Queue::Datagram => note_source(cqe, wc),
+        Queue::Verified => {
+            note_source(cqe, wc);
+            wc.flags.set(WcFlags::CHECKSUM_OK, cqe.checksum_ok());
+        }
     }
     if immediate {
         wc.flags |= WcFlags::IMM;

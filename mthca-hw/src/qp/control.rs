@@ -3,7 +3,7 @@
 //! All of it happens behind the gate of the QP's place. What a QP holds (its PD, CQs, SRQ, places for records, memory)
 //! is claimed piece by piece and given back by one function, whether creation fails half-way or the QP ends.
 
-use super::place::{QpPlace, Shape};
+use super::place::{QpPlace, Queue, Shape};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
 use super::{context, send::SEGMENT};
@@ -485,7 +485,7 @@ impl<'p, P: Platform> Inner<'p, P> {
                     round(init.caps.max_recv_wr)
                 };
             }
-            place.publish(number, wire, qp.service, qp.srq);
+            place.publish(number, wire, self.queue_of(qp.service), qp.srq);
             let handle = vacant.fill(qp);
             Ok(QpInfo {
                 handle,
@@ -493,6 +493,16 @@ impl<'p, P: Platform> Inner<'p, P> {
                 caps,
             })
         })
+    }
+
+    /// How completions of a QP's receives are to be read.
+    const fn queue_of(&self, service: QpType) -> Queue {
+        match service {
+            QpType::Rc | QpType::Uc => Queue::Connected,
+            QpType::Ud if self.limits.has_checksums(&self.chip) => Queue::Verified,
+            QpType::Ud => Queue::Datagram,
+            QpType::Smi | QpType::Gsi => Queue::Special,
+        }
     }
 
     /// M: sees to it that there are pages behind the contexts of a QP.

@@ -14,7 +14,6 @@ use crate::records::{Record, RecordRing, Records};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::Qpn;
 use core_ib::platform::{Gate, Lock, Platform};
-use core_ib::verbs::QpType;
 
 /// How completions of receives are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +24,8 @@ pub(crate) enum Queue {
     Datagram,
     /// SMI, GSI.
     Special,
+    /// UD of an HCA that verifies checksums.
+    Verified,
 }
 
 /// One work queue, as pollers know it.
@@ -261,12 +262,7 @@ impl<'p, P: Platform> QpPlace<'p, P> {
     }
 
     /// From here on completions and events find the QP.
-    pub fn publish(&self, number: u32, wire: Qpn, service: QpType, srq: Option<u32>) {
-        let kind = match service {
-            QpType::Rc | QpType::Uc => Queue::Connected,
-            QpType::Ud => Queue::Datagram,
-            QpType::Smi | QpType::Gsi => Queue::Special,
-        };
+    pub fn publish(&self, number: u32, wire: Qpn, kind: Queue, srq: Option<u32>) {
         let wire = wire.get() | (kind as u32) << 24;
         self.wire.store(wire, Ordering::Relaxed);
         self.srq.store(srq.unwrap_or(NOBODY), Ordering::Relaxed);
@@ -298,7 +294,8 @@ impl<'p, P: Platform> QpPlace<'p, P> {
         match self.wire.load(Ordering::Relaxed) >> 24 {
             0 => Queue::Connected,
             1 => Queue::Datagram,
-            _ => Queue::Special,
+            2 => Queue::Special,
+            _ => Queue::Verified,
         }
     }
 

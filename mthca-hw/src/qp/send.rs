@@ -178,7 +178,12 @@ impl<'q, const N: usize, const M: bool> Chain<'q, N, M> {
         if !M {
             wqe.set_long(next::NDA / 4, 0);
         }
-        let [a, b, c, d] = flags_of(wr.flags).to_be_bytes();
+        let offered = if M && N == DATAGRAM {
+            CHECKSUMS
+        } else {
+            SendFlags::empty()
+        };
+        let [a, b, c, d] = flags_of(wr.flags, offered).to_be_bytes();
         let [e, f, g, h] = link.immediate;
         wqe.set_bytes(next::FLAGS / 4, [a, b, c, d, e, f, g, h]);
         let record = self.records.at(self.posted);
@@ -723,7 +728,12 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         }
         words.set(segment(ud::DEST_QPN), remote_qpn.get());
         words.set(segment(ud::Q_KEY), remote_qkey.0);
-        words.set(next::FLAGS / 4, flags_of(wr.flags));
+        let offered = if core.chip.is_mem_free() {
+            CHECKSUMS
+        } else {
+            SendFlags::empty()
+        };
+        words.set(next::FLAGS / 4, flags_of(wr.flags, offered));
         words.set(next::IMMEDIATE / 4, immediate);
         let link = Link {
             nda: self.shape.base.wrapping_add(at) | u32::from(opcode.0),
@@ -748,7 +758,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             at,
             end: at.wrapping_add(SEGMENT),
             opcode: WqeOpcode::SEND,
-            flags: flags_of(wr.flags),
+            flags: flags_of(wr.flags, SendFlags::empty()),
             immediate: 0,
         };
         match self.service {
@@ -963,9 +973,14 @@ fn put_remote<const N: usize>(wqe: RingEntry<'_, N>, remote: &RemoteAddr) {
     wqe.set_pair(6, remote.rkey.0, 0);
 }
 
-/// The dword of flags: `SIGNALED` is bit 3, `SOLICITED` bit 1, bit 0 is set. infinihost 5.4.
+/// M: flags that datagrams alone may have.
+const CHECKSUMS: SendFlags = SendFlags::IP_CHECKSUM.union(SendFlags::L4_CHECKSUM);
+
+/// The dword of flags: `L4_CHECKSUM` is bit 5, `IP_CHECKSUM` bit 4, if they are `offered`; `SIGNALED` is bit 3, `SOLICITED`
+/// bit 1, bit 0 is set. infinihost 5.4.
 #[inline(always)]
-fn flags_of(flags: SendFlags) -> u32 {
+fn flags_of(flags: SendFlags, offered: SendFlags) -> u32 {
+    let flags = flags & (SendFlags::SIGNALED | SendFlags::SOLICITED | offered);
     let bit = |flag: SendFlags, dword: u32| {
         let scale = dword / u32::from(flag.bits());
         u32::from((flags & flag).bits()) * scale
@@ -973,6 +988,8 @@ fn flags_of(flags: SendFlags) -> u32 {
     next::ALWAYS_ONE
         | bit(SendFlags::SIGNALED, next::SIGNALED)
         | bit(SendFlags::SOLICITED, next::SOLICITED)
+        | bit(SendFlags::IP_CHECKSUM, next::IP_CHECKSUM)
+        | bit(SendFlags::L4_CHECKSUM, next::L4_CHECKSUM)
 }
 
 /// Neither empty (0 is 2^31 there) nor longer than there is.

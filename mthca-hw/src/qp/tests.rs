@@ -7,15 +7,16 @@ use crate::tests::open;
 use crate::{Hca, StrayCounts};
 use core::cell::Cell;
 use core_ib::verbs::{
-    AhAttr, AhHandle, CompletionQueue, CqHandle, CqInit, Device, GlobalRoute, Imm, NotifyKind,
-    Owner, PdHandle, PostCause, PostError, QpAttr, QpAttrMask as M, QpCaps, QpHandle, QpInit,
-    QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue,
+    AhAttr, AhHandle, CompletionQueue, CqHandle, CqInit, Device, DeviceCaps, GlobalRoute, Imm,
+    NotifyKind, Owner, PdHandle, PostCause, PostError, QpAttr, QpAttrMask as M, QpCaps, QpHandle,
+    QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue,
     Signaling, SrqInit, Verbs, VerbsError, WcFlags, WcOpcode, WcStatus, WorkCompletion,
 };
 use core_ib::{Gid, LKey, Lid, PKey, Psn, QKey, Qpn, RKey, Sl};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::cq::CqContext;
 use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
+use hca_abi::infinihost::init_hca::InitHca;
 use hca_abi::infinihost::qp::{QpContext, QpMailbox, ServiceType, opt};
 use hca_abi::infinihost::srq::SrqContext;
 use proptest::prelude::*;
@@ -644,6 +645,110 @@ fn a_datagram_that_came_brings_what_verbs_5_3_promises() {
     assert_eq!(wc, expected);
     // infinihost 13.2: consumer index of CQ 16 up by one.
     assert_eq!(rig.doorbells(), [(0x20, 0x0100_0010_0000_0000)]);
+}
+
+/// Both generations, with firmware that says it offloads checksums, and without; whether they are to be used.
+fn with_checksums() -> impl Iterator<Item = (Machine, bool)> {
+    let kinds = [(true, true), (true, false), (false, true), (false, false)];
+    kinds.into_iter().map(|(mem_free, says)| {
+        let machine = if mem_free {
+            Machine::sinai()
+        } else {
+            Machine::new()
+        };
+        machine.firmware().checksums = says;
+        (machine, mem_free && says)
+    })
+}
+
+#[test]
+fn checksums_are_offered_and_enabled_if_a_mem_free_hca_says_so() {
+    for (machine, does) in with_checksums() {
+        let rig = Rig::new(&machine, QpType::Ud);
+        let caps = rig.hca.query_device().caps;
+        assert_eq!(caps.contains(DeviceCaps::IP_CHECKSUM), does);
+        let tables: InitHca = rig.input(Opcode::INIT_HCA);
+        assert_eq!(tables.as_bytes()[0x17] & 0x38, u8::from(does) * 0x38);
+    }
+}
+
+#[test]
+fn the_checksums_asked_for_are_bits_of_a_datagram_in_m_mode_and_of_nothing_else() {
+    let all = SendFlags::IP_CHECKSUM | SendFlags::L4_CHECKSUM;
+    let asked = [
+        (SendFlags::empty(), 0),
+        (SendFlags::IP_CHECKSUM, 0x10),
+        (SendFlags::L4_CHECKSUM, 0x20),
+        (all, 0x30),
+        (all | SendFlags::SOLICITED, 0x32),
+    ];
+    let (one, two) = (&[sge(0x5000, 64)][..], &[sge(0x5000, 64), sge(0x6000, 64)]);
+    for ((flags, bits), sges) in asked
+        .into_iter()
+        .flat_map(|asked| [(asked, one), (asked, two)])
+    {
+        let machine = Machine::sinai();
+        machine.firmware().checksums = true;
+        let rig = Rig::new(&machine, QpType::Ud);
+        let mut request = wr(1, datagram(rig.ah()), sges);
+        request.flags |= flags;
+        rig.send(&[request]).unwrap();
+        assert_eq!(rig.queue(0x1000, 16)[2], 0b1001 | bits, "{flags:?}");
+    }
+    for (make, service, sges) in [
+        (Machine::new as fn() -> Machine, QpType::Ud, one),
+        (Machine::new, QpType::Ud, two),
+        (Machine::new, QpType::Rc, one),
+        (Machine::sinai, QpType::Rc, one),
+        (Machine::sinai, QpType::Rc, two),
+    ] {
+        let machine = make();
+        machine.firmware().checksums = true;
+        let rig = Rig::new(&machine, service);
+        let op = match service {
+            QpType::Ud => datagram(rig.ah()),
+            _ => SEND,
+        };
+        let mut request = wr(1, op, sges);
+        request.flags |= all;
+        rig.send(&[request]).unwrap();
+        assert_eq!(rig.queue(0x1000, 16)[2], 0b1001, "{service:?}");
+    }
+}
+
+#[test]
+fn a_datagram_that_was_verified_says_so_and_what_others_write_there_says_nothing() {
+    for (machine, does) in with_checksums() {
+        for (sum, ip_ok, right) in [
+            (0xffff, true, true),
+            (0xffff, false, false),
+            (0xfeff, true, false),
+        ] {
+            let rig = Rig::new(&machine, QpType::Ud);
+            rig.recv(
+                &[RecvWr {
+                    wr_id: 1,
+                    sges: &[],
+                }; 2],
+            )
+            .unwrap();
+            for _ in 0..2 {
+                let mut cqe = good(FIRST_QP, false, 0, 0x64);
+                cqe.set_checksum(sum)
+                    .set_ip_ok(ip_ok)
+                    .set_byte_count(99)
+                    .set_remote_qpn(0x12_3456);
+                rig.complete(cqe);
+            }
+            let wc = rig.poll()[0];
+            let flags = if does && right {
+                WcFlags::CHECKSUM_OK
+            } else {
+                WcFlags::empty()
+            };
+            assert_eq!((wc.flags, wc.src_qp), (flags, Qpn::new(0x12_3456)));
+        }
+    }
 }
 
 #[test]
