@@ -80,6 +80,8 @@ pub struct Config {
     pub command_time: Duration,
     /// From the store that resets to an answer of configuration space, which is all ones meanwhile. 0: at once.
     pub reset_time: Duration,
+    /// M-mode: checksums of datagrams are offered, as late firmware does.
+    pub checksums: bool,
 }
 
 impl Config {
@@ -110,6 +112,7 @@ impl Config {
             board_id: facts.board_id.into(),
             command_time: Duration::ZERO,
             reset_time: Duration::ZERO,
+            checksums: facts.mode == Mode::M,
         }
     }
 
@@ -124,6 +127,11 @@ impl Config {
             facts.name,
             facts.ports,
             self.ports
+        );
+        assert!(
+            facts.mode == Mode::M || !self.checksums,
+            "an {} knows nothing of checksums",
+            facts.name
         );
         let len = self.ddr_len;
         match facts.mode {

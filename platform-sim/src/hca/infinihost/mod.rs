@@ -11,6 +11,7 @@
 
 mod bind;
 mod catas;
+mod checksum;
 mod chip;
 mod cmd;
 mod config;

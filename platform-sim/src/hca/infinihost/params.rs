@@ -29,6 +29,17 @@ pub struct Params {
     pub mc_entries: u32,
     /// A UD send whose address vector names another port than the QP's fails.
     pub av_port_check: bool,
+    /// What is done about the checksums of datagrams, if anything.
+    pub checksums: Option<Checksums>,
+}
+
+/// Who reckons the pseudo headers of TCP and UDP: the HCA, or software. infinihost 5.11.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksums {
+    /// The HCA, in what is sent.
+    pub send_pseudo_header: bool,
+    /// The HCA, in what is received.
+    pub receive_pseudo_header: bool,
 }
 
 /// Largest counts that INIT_HCA may ask for, log2. infinihost 10.2.
@@ -75,6 +86,10 @@ impl Params {
             mc_buckets: raw.mc_hash_size(),
             mc_entries,
             av_port_check: raw.ud_av_port_check(),
+            checksums: raw.checksum().then(|| Checksums {
+                send_pseudo_header: raw.send_pseudo_header(),
+                receive_pseudo_header: raw.receive_pseudo_header(),
+            }),
         };
         let fits = |&(_, start, len): &Table| {
             let end = start.checked_add(len);

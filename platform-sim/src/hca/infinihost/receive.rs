@@ -1,6 +1,7 @@
 //! The receive side: doorbells, packets that arrive, and one receive request for each. infinihost 2.8, 5.9, 5.10.
 
 use super::InfiniHost;
+use super::checksum;
 use super::eq::Rung;
 use super::flush::Side;
 use super::port::Special;
@@ -222,7 +223,12 @@ impl InfiniHost {
         if self.qps.get(qpn).is_none_or(quiet) {
             return;
         }
-        let cqe = completion(qpn, kind, receipt, &wqe);
+        let mut cqe = completion(qpn, kind, receipt, &wqe);
+        let checksums = self.params().and_then(|params| params.checksums);
+        if let (ReceiverKind::Ud { .. }, Some(how)) = (kind, checksums) {
+            let verdict = checksum::verify(receipt.payload, how);
+            cqe.set_ip_ok(verdict.ip_ok).set_checksum(verdict.sum);
+        }
         self.complete(bus, qpn, Side::Receive, &cqe, receipt.solicited);
     }
 

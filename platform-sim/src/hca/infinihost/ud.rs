@@ -1,6 +1,7 @@
 //! Datagrams and raw packets: from a send request to a packet. infinihost 5.6, 5.9, 4.10.
 
 use super::InfiniHost;
+use super::checksum;
 use super::cmd::LOG_GIDS;
 use super::mpt::Key;
 use super::send::Sent;
@@ -132,6 +133,12 @@ impl InfiniHost {
         let headers = ud_headers(state, &sender, &request);
         let mut data = Vec::with_capacity(most);
         wqe.gather(&self.chip, bus, pd, UD_DATA, most, &mut data)?;
+        if next.ip_checksum() || next.l4_checksum() {
+            match self.params().and_then(|params| params.checksums) {
+                Some(how) => checksum::insert(&mut data, &next, how),
+                None => self.chip.ledger.count("datagram: checksums not enabled"),
+            }
+        }
         let headers = match headers {
             Ok(headers) => headers,
             Err(SendError::Discard(_)) => {

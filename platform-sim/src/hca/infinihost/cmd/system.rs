@@ -155,7 +155,7 @@ impl InfiniHost {
             .set_log_max_gids(LOG_GIDS)
             .set_static_rates(0x000f)
             .set_log_max_pkeys(LOG_PKEYS)
-            .set_features(FEATURES)
+            .set_features(self.features())
             .set_reserved_uars(1)
             .set_log_uar_megabytes(LOG_UAR_MB)
             .set_log_page_size(12)
@@ -192,13 +192,24 @@ impl InfiniHost {
         self.output(bus, command, &limits)
     }
 
+    /// The published word, and what firmware of M-mode has besides.
+    fn features(&self) -> u32 {
+        let checksums = self.config.checksums;
+        FEATURES
+            | if checksums {
+                features::IPOIB_CHECKSUM
+            } else {
+                0
+            }
+    }
+
     pub(super) fn init_hca(&mut self, bus: &mut dyn Bus, command: &Command) -> Done {
         let raw: InitHca = self.input(bus, command)?;
         let space = match self.mode() {
             Mode::T => self.chip.memory.base()..self.firmware_start(),
             Mode::M => 0..icm::MAX,
         };
-        let params = Params::new(self.mode(), raw, space)?;
+        let mut params = Params::new(self.mode(), raw, space)?;
         if let Some((one, other)) = params.overlap() {
             bus.report(format_args!("INIT_HCA: tables {one} and {other} overlap"));
         }
@@ -219,8 +230,11 @@ impl InfiniHost {
                 .ledger
                 .count("INIT_HCA: UD address vector enforcement");
         }
-        if raw.checksum() || raw.send_pseudo_header() || raw.receive_pseudo_header() {
-            self.chip.ledger.count("INIT_HCA: checksum offload");
+        if !self.config.checksums {
+            params.checksums = None;
+            if raw.checksum() || raw.send_pseudo_header() || raw.receive_pseudo_header() {
+                self.chip.ledger.count("INIT_HCA: checksum offload");
+            }
         }
         if let Some(icm) = self.chip.memory.icm()
             && icm.aux.pages() < icm::AUX_PAGES

@@ -165,8 +165,12 @@ impl Rig {
     }
 
     pub fn m_init(&mut self) {
+        self.m_init_by(&m_tables());
+    }
+
+    pub fn m_init_by(&mut self, tables: &InitHca) {
         self.lend();
-        let status = self.give(Opcode::INIT_HCA, 0, 0, &m_tables());
+        let status = self.give(Opcode::INIT_HCA, 0, 0, tables);
         assert_eq!(status, CmdStatus::OK);
         let mut entry = all_memory();
         entry.set_mtt_address(0);
@@ -184,6 +188,11 @@ impl Rig {
     /// All that Linux does before its first event.
     pub fn m_start(&mut self, by_message: bool) {
         self.m_init();
+        self.m_hear(by_message);
+    }
+
+    /// Queues of events, and what goes to which.
+    pub fn m_hear(&mut self, by_message: bool) {
         if by_message {
             self.enable_messages();
         }

@@ -2,6 +2,7 @@
 
 mod bring_up;
 mod chains;
+mod checksums;
 mod completions;
 mod connected;
 mod counters;
