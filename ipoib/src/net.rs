@@ -107,9 +107,26 @@ pub trait NetInterface {
             }
         })
     }
+    /// Can the HCA put in the checksums of an IPv4 packet of `len` bytes
+    /// ([`send_unsummed_with`](Self::send_unsummed_with))?
+    fn has_checksums(&self, len: usize) -> bool;
+    /// As [`send_with`](Self::send_with), an IPv4 packet with TCP or UDP and no fragment, of a length for which
+    /// [`has_checksums`](Self::has_checksums): the HCA puts in the checksums of its header and of what it carries. Other
+    /// packets are sent as they are.
+    fn send_unsummed_with(
+        &mut self,
+        len: usize,
+        now: Instant,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), SendError>;
     /// Takes the next IP packet that came, if there is one, and shows it to `take` where the HCA put it. Says whether
     /// there was one.
-    fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool;
+    fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool {
+        self.receive_judged(now, &mut |packet, _| take(packet))
+    }
+    /// As [`receive`](Self::receive); also tells `take` whether the HCA found the checksums right, of an IPv4 header and of the
+    /// TCP or UDP behind it.
+    fn receive_judged(&mut self, now: Instant, take: &mut dyn FnMut(&[u8], bool)) -> bool;
     /// Receives packets to a multicast address, from when the group is joined on; poll afterwards. Each call needs a
     /// [`leave_group`](Self::leave_group).
     fn join_group(&mut self, group: IpAddr) -> Result<(), GroupError>;

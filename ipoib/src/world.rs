@@ -1,5 +1,7 @@
 //! Hosts with whole interfaces on fake HCAs, a wire and an SA between them: what the halves do together.
 
+mod checksums;
+
 use crate::fake::{Fabric, FakeQpState, Hca, HcaState, Machine, Packet, Sa};
 use crate::link::{Control, Event, LinkState, PortView, Step, Wish};
 use crate::neigh::IpInterface;
@@ -20,6 +22,8 @@ struct Host<'w> {
     hca: &'w Hca<'w>,
     p_key: PKey,
     inbox: Vec<Vec<u8>>,
+    /// What its HCA said of each packet that came since somebody looked.
+    verdicts: Vec<bool>,
     wake: Instant,
 }
 
@@ -154,6 +158,7 @@ impl<'w> World<'w> {
             hca,
             p_key,
             inbox: Vec::new(),
+            verdicts: Vec::new(),
             wake: Instant(0),
         });
         let view = self.view(number - 1);
@@ -237,11 +242,11 @@ impl<'w> World<'w> {
             .run(&machines, |_: &Packet| roll(dice) > 255 - loss);
         busy |= self.fabric.with(|state| state.delivered) != before;
         for host in &mut self.hosts {
-            let inbox = &mut host.inbox;
-            while host
-                .interface
-                .receive(now, &mut |packet| inbox.push(packet.to_vec()))
-            {
+            let (inbox, verdicts) = (&mut host.inbox, &mut host.verdicts);
+            while host.interface.receive_judged(now, &mut |packet, verified| {
+                inbox.push(packet.to_vec());
+                verdicts.push(verified);
+            }) {
                 busy = true;
             }
         }
@@ -556,6 +561,7 @@ fn a_frame_too_long_for_the_buffers_breaks_the_qp_for_a_moment_only() {
         },
         qpn: world.hosts[0].interface.link_address().qpn,
         q_key: QKey(0x0b1b),
+        flags: core_ib::verbs::SendFlags::empty(),
         payload: vec![0; 4096],
     };
     world.fabric.inject(&machines, &stray);

@@ -1,7 +1,7 @@
 //! The wire between fake HCAs: what is sent arrives when the fabric runs, or is lost.
 
 use super::machine::Machine;
-use core_ib::verbs::{AhAttr, WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use core_ib::verbs::{AhAttr, DeviceCaps, SendFlags, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use core_ib::wire::{FlowLabel, Grh};
 use core_ib::{Gid, Lid, PKey, QKey, Qpn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,6 +29,7 @@ pub(crate) struct Send {
     pub(crate) addr: u64,
     pub(crate) len: u32,
     pub(crate) lkey: u32,
+    pub(crate) flags: SendFlags,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,7 @@ pub(crate) struct HcaState {
     pub(crate) lid: Lid,
     pub(crate) gid: Gid,
     pub(crate) active: bool,
+    pub(crate) caps: DeviceCaps,
     pub(crate) pkeys: Vec<PKey>,
     pub(crate) pds: BTreeSet<u32>,
     pub(crate) ahs: BTreeMap<u32, AhAttr>,
@@ -118,6 +120,8 @@ pub(crate) struct Packet {
     pub(crate) attr: AhAttr,
     pub(crate) qpn: Qpn,
     pub(crate) q_key: QKey,
+    /// What its sender asked for. Nobody reckons here: whose checksums the HCA puts in has right ones, and no other.
+    pub(crate) flags: SendFlags,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -136,6 +140,9 @@ pub(crate) struct State {
 pub(crate) struct Fabric {
     pub(crate) state: Mutex<State>,
 }
+
+/// Both.
+pub(crate) const CHECKSUMS: SendFlags = SendFlags::IP_CHECKSUM.union(SendFlags::L4_CHECKSUM);
 
 fn completion(wr_id: u64, status: WcStatus, qpn: Qpn) -> WorkCompletion {
     WorkCompletion {
@@ -222,6 +229,7 @@ impl State {
                     attr: *attr,
                     qpn: send.qpn,
                     q_key: if own_key { src_key } else { send.q_key },
+                    flags: send.flags,
                     payload,
                 });
                 hca.complete(cq, completion(send.wr_id, WcStatus::Success, qpn));
@@ -314,13 +322,14 @@ impl State {
                 .violations
                 .push("a receive into memory that is not registered".into());
         }
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::GRH, packet.attr.grh.is_some());
+        let verifies = hca.caps.contains(DeviceCaps::IP_CHECKSUM);
+        let right = packet.flags.contains(CHECKSUMS);
+        flags.set(WcFlags::CHECKSUM_OK, verifies && right);
         let done = WorkCompletion {
             opcode: WcOpcode::Recv,
-            flags: if packet.attr.grh.is_some() {
-                WcFlags::GRH
-            } else {
-                WcFlags::empty()
-            },
+            flags,
             byte_len: bytes.len() as u32,
             src_qp: packet.src_qp,
             slid: packet.slid,

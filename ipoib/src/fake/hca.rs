@@ -4,11 +4,11 @@ use super::fabric::{Fabric, HcaState, Qp, QpState as State, Recv, Region, Send};
 use core_ib::platform::DmaAddr;
 use core_ib::verbs::{
     Access, AhAttr, AhHandle, AsyncEvent, CompletionQueue, CqHandle, CqInit, Created, Device,
-    DeviceAttr, DeviceCaps, DeviceModify, FmrHandle, FmrInit, Handle, Mad256, MadFlags, MadOutcome,
-    MadSource, Mr, MrHandle, MrInit, MwHandle, MwKind, NotifyKind, PdHandle, PortAttr, PortModify,
-    PostCause, PostError, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, QpState, QpType, QueuePair,
-    RecvWr, SendOp, SendWr, SharedReceiveQueue, SrqAttr, SrqHandle, SrqInit, UserHandle, Verbs,
-    VerbsError, WholeMemoryKey, WorkCompletion, check_modify,
+    DeviceAttr, DeviceModify, FmrHandle, FmrInit, Handle, Mad256, MadFlags, MadOutcome, MadSource,
+    Mr, MrHandle, MrInit, MwHandle, MwKind, NotifyKind, PdHandle, PortAttr, PortModify, PostCause,
+    PostError, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, QpState, QpType, QueuePair, RecvWr,
+    SendOp, SendWr, SharedReceiveQueue, SrqAttr, SrqHandle, SrqInit, UserHandle, Verbs, VerbsError,
+    WholeMemoryKey, WorkCompletion, check_modify,
 };
 use core_ib::{Gid, Guid, LKey, Lid, Mtu, PKey, Qpn, RKey, Sl};
 use std::collections::VecDeque;
@@ -93,7 +93,7 @@ impl Device for Hca<'_> {
             vendor_part_id: 0,
             hw_version: 0,
             port_count: 1,
-            caps: DeviceCaps::empty(),
+            caps: self.with(|hca| hca.caps),
             max_qp: 100,
             max_qp_wr: 1000,
             max_sge: 1,
@@ -586,6 +586,7 @@ impl QueuePair for QpRef<'_> {
                     ah: ah.index(),
                     qpn: remote_qpn,
                     q_key: remote_qkey,
+                    flags: wr.flags,
                     addr: sge.addr,
                     len: sge.length,
                     lkey: sge.lkey.0,

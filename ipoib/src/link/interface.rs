@@ -49,6 +49,31 @@ pub struct FrameInfo {
     pub src_qp: Qpn,
     /// Sender's LID.
     pub slid: Lid,
+    /// The HCA found the checksums right, of the IPv4 header and of the TCP or UDP in it.
+    pub verified: bool,
+}
+
+/// What is kept of a frame that is taken or parked.
+#[derive(Clone, Copy)]
+struct Kept {
+    /// Bytes.
+    len: u16,
+    /// The HCA is to put in its checksums.
+    unsummed: bool,
+    /// Where it goes.
+    to: LinkAddress,
+}
+
+impl Kept {
+    /// Of a frame that was just taken.
+    fn new(len: u16) -> Self {
+        let to = LinkAddress::default();
+        Self {
+            len,
+            unsummed: false,
+            to,
+        }
+    }
 }
 
 /// One interface: [`Link`] and the QP that it drives.
@@ -57,9 +82,8 @@ pub struct LinkInterface<'a, V: Verbs, P: Platform> {
     link: Placed<'a, Link<&'a P>, P>,
     rings: Placed<'a, Rings<'a, V, P>, P>,
     connected: Option<Placed<'a, Connected<'a, V, P>, P>>,
-    /// Of each frame that is taken or parked: its bytes, and where it goes. Behind the frames of the rings are those of
-    /// connected mode.
-    lens: <&'a P as Room>::Of<(u16, LinkAddress)>,
+    /// Of each frame that is taken or parked. Behind the frames of the rings are those of connected mode.
+    kept: <&'a P as Room>::Of<Kept>,
     /// How many frames the rings have.
     ring_frames: u16,
     port: u8,
@@ -83,7 +107,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         let wanted = profile.connected.as_ref();
         let frames =
             ring_frames.saturating_add(wanted.map_or(0, |wanted| wanted.send_frames.max(1)));
-        let lens = machine.table(usize::from(frames), |_| (0, LinkAddress::default()))?;
+        let kept = machine.table(usize::from(frames), |_| Kept::new(0))?;
         let mut link = Self::link_of(machine, port, p_key, &profile)?;
         let max_mtu = profile.max_mtu.bytes();
         let rings = Rings::open(device, machine, max_mtu, routes, &profile)?;
@@ -103,7 +127,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             link,
             rings,
             connected,
-            lens,
+            kept,
             ring_frames,
             port,
         })
@@ -256,8 +280,8 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
     }
 
     fn len_of(&self, frame: FrameId) -> usize {
-        let len = self.lens.get(usize::from(frame.0));
-        len.map_or(0, |(len, _)| *len).into()
+        let kept = self.kept.get(usize::from(frame.0));
+        kept.map_or(0, |kept| kept.len).into()
     }
 
     /// The name of a frame of connected mode there, if it is one.
@@ -275,14 +299,14 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
 
     /// Sends a frame whose route is known: by a connection where the peer takes them, else as a datagram.
     fn go(&mut self, frame: FrameId, route: &Route, now: Instant) -> Result<(), SendError> {
-        let entry = self.lens.get(usize::from(frame.0)).copied();
-        let (len, to) = entry.unwrap_or((0, LinkAddress::default()));
+        let kept = self.kept.get(usize::from(frame.0)).copied();
+        let Kept { len, unsummed, to } = kept.unwrap_or_else(|| Kept::new(0));
         let len = usize::from(len);
         let mtu = usize::from(self.link.datagram_mtu());
         let takes = to.rc && !to.gid.is_multicast() && self.link.by_connections;
         let of_connected = self.of_connected(frame);
         let Some(connected) = self.connected.as_mut() else {
-            self.rings.post(frame, len, route);
+            self.rings.post(frame, len, unsummed, route);
             return Ok(());
         };
         let datagram = len.saturating_sub(Encapsulation::LEN);
@@ -299,7 +323,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
             connected.release(frame);
             return Err(error);
         }
-        if takes && connected.is_up(&to, &route.attr, now) {
+        if takes && !unsummed && connected.is_up(&to, &route.attr, now) {
             let bytes = self.rings.bytes(frame).and_then(|bytes| bytes.get(..len));
             let header = bytes.and_then(|bytes| Encapsulation::read(bytes).ok());
             let is_arp = header.is_none_or(|(header, _)| header.ether_type == EtherType::ARP);
@@ -315,7 +339,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
                 connected.release(copy);
             }
         }
-        self.rings.post(frame, len, route);
+        self.rings.post(frame, len, unsummed, route);
         Ok(())
     }
 
@@ -477,12 +501,30 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         }
         let frame = self.take(len, now).ok_or(SendError::NoFrame)?;
         let total = len + Encapsulation::LEN;
-        if let Some((place, _)) = self.lens.get_mut(usize::from(frame.0)) {
-            *place = total as u16; // at most 65524
+        if let Some(kept) = self.kept.get_mut(usize::from(frame.0)) {
+            *kept = Kept::new(total as u16); // at most 65524
         }
         let bytes = self.bytes(frame).and_then(|bytes| bytes.get_mut(..total));
         let room = bytes.and_then(|bytes| Encapsulation { ether_type }.write(bytes).ok());
         room.map(|room| (frame, room)).ok_or(SendError::NoFrame)
+    }
+
+    /// Can the HCA put in the checksums of a datagram of `len` bytes ([`leave_checksums`](Self::leave_checksums))? Not if it
+    /// may go by a connection.
+    pub fn has_checksums(&self, len: usize) -> bool {
+        let by_connections = self.link.by_connections && self.connected.is_some();
+        self.rings.has_checksums()
+            && !by_connections
+            && len <= usize::from(self.link.datagram_mtu())
+    }
+
+    /// The HCA is to put the checksums into a frame that was begun, of a length for which
+    /// [`has_checksums`](Self::has_checksums): of the header, and of TCP or UDP. It is IPv4 and no fragment; other datagrams
+    /// are left as they are.
+    pub fn leave_checksums(&mut self, frame: FrameId) {
+        if let Some(kept) = self.kept.get_mut(usize::from(frame.0)) {
+            kept.unsummed = true;
+        }
     }
 
     /// Changes the header of a frame that was begun.
@@ -507,8 +549,8 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
         frame: FrameId,
         now: Instant,
     ) -> Result<(), SendError> {
-        if let Some((_, place)) = self.lens.get_mut(usize::from(frame.0)) {
-            *place = *to;
+        if let Some(kept) = self.kept.get_mut(usize::from(frame.0)) {
+            kept.to = *to;
         }
         match self.link.send(to, frame, now) {
             Verdict::Send(route) => self.go(frame, &route, now),
@@ -572,6 +614,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
                 ether_type,
                 src_qp,
                 slid: Lid::NONE,
+                verified: false,
             };
             take(&info, datagram)
         });
@@ -596,6 +639,7 @@ impl<'a, V: Verbs, P: Platform> LinkInterface<'a, V, P> {
                         ether_type,
                         src_qp,
                         slid,
+                        verified: received.verified,
                     };
                     return Some((received, info));
                 }

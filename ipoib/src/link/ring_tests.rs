@@ -77,7 +77,7 @@ fn send(rings: &mut Rings<'_, Hca<'_>, Machine>, len: usize, fill: u8, dlid: u16
     };
     rings.bytes(frame).unwrap()[..len].fill(fill);
     let route = route(rings, 0, dlid);
-    rings.post(frame, len, &route);
+    rings.post(frame, len, false, &route);
     rings.flush();
     true
 }
@@ -133,10 +133,10 @@ fn a_frame_that_the_hca_has_is_not_to_be_touched() {
     let mut rings = open(&hca, &machine);
     let frame = rings.take().unwrap();
     let route = route(&rings, 0, 1);
-    rings.post(frame, 10, &route);
+    rings.post(frame, 10, false, &route);
     assert!(rings.bytes(frame).is_none());
     rings.release(frame); // no
-    rings.post(frame, 10, &route); // no
+    rings.post(frame, 10, false, &route); // no
     rings.flush();
     assert_eq!(rings.statistics().refused_posts, 1);
     assert_eq!(free(&mut rings), 3);
@@ -261,7 +261,7 @@ fn an_hca_short_of_address_handles_gets_back_those_that_rest() {
     let mut send_by = |slot| {
         let frame = rings.take().unwrap();
         let route = route(&rings, slot, 1);
-        rings.post(frame, 10, &route);
+        rings.post(frame, 10, false, &route);
         rings.flush();
         rings.statistics().no_address_handle
     };
@@ -275,7 +275,7 @@ fn an_hca_short_of_address_handles_gets_back_those_that_rest() {
     hca.with(|hca| hca.budget = Some(0));
     let frame = rings.take().unwrap();
     let route = route(&rings, 1, 1);
-    rings.post(frame, 10, &route);
+    rings.post(frame, 10, false, &route);
     assert_eq!(
         hca.with(|hca| hca.ahs.len()),
         0,

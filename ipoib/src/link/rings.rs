@@ -11,9 +11,9 @@ use crate::profile::Profile;
 use crate::stats::{RingStatistics, count};
 use core_ib::platform::{Placed, Platform, Room};
 use core_ib::verbs::{
-    Access, AhHandle, CompletionQueue, CqHandle, CqInit, Device, NotifyKind, Owner, PdHandle,
-    QpCaps, QpHandle, QpInit, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge, Signaling,
-    Verbs, VerbsError, WcFlags, WcStatus, WorkCompletion,
+    Access, AhHandle, CompletionQueue, CqHandle, CqInit, Device, DeviceCaps, NotifyKind, Owner,
+    PdHandle, QpCaps, QpHandle, QpInit, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Signaling, Verbs, VerbsError, WcFlags, WcStatus, WorkCompletion,
 };
 use core_ib::wire::Grh;
 use core_ib::{Lid, QKey, Qpn};
@@ -38,6 +38,8 @@ pub(super) struct Received {
     pub(super) len: usize,
     pub(super) slid: Lid,
     pub(super) src_qp: Qpn,
+    /// The HCA found the checksums of what it carries right.
+    pub(super) verified: bool,
     pub(super) grh: Option<Grh>,
 }
 
@@ -50,6 +52,7 @@ struct Pending {
     qpn: Qpn,
     q_key: QKey,
     sge: Sge,
+    flags: SendFlags,
 }
 
 /// What has been made so far, to be undone backwards.
@@ -110,6 +113,8 @@ pub(super) struct Rings<'a, V: Verbs, P: Platform> {
     epoch: u32,
     /// Nothing may be posted: the QP is being started or mended.
     suspended: bool,
+    /// What a frame asks for whose checksums the HCA is to put in: nothing if it cannot.
+    checksums: SendFlags,
     stats: RingStatistics,
 }
 
@@ -178,6 +183,11 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
             done: 0,
             epoch: 0,
             suspended: true,
+            checksums: if device.query_device().caps.contains(DeviceCaps::IP_CHECKSUM) {
+                SendFlags::IP_CHECKSUM.union(SendFlags::L4_CHECKSUM)
+            } else {
+                SendFlags::empty()
+            },
             stats: RingStatistics::default(),
         })
     }
@@ -268,6 +278,11 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
         [self.send_cq.handle(), self.recv_cq.handle()]
     }
 
+    /// The HCA puts in the checksums of what is sent, where asked to.
+    pub(super) const fn has_checksums(&self) -> bool {
+        !self.checksums.is_empty()
+    }
+
     pub(super) const fn statistics(&self) -> RingStatistics {
         self.stats
     }
@@ -330,9 +345,9 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
         self.send.release(frame);
     }
 
-    /// Sends the first `len` bytes of a frame, at the next [`Rings::flush`] at the latest. If that is not possible it
-    /// is counted, and the frame freed.
-    pub(super) fn post(&mut self, frame: FrameId, len: usize, route: &Route) {
+    /// Sends the first `len` bytes of a frame, at the next [`Rings::flush`] at the latest; `unsummed` if the HCA is to put
+    /// in its checksums. If that is not possible it is counted, and the frame freed.
+    pub(super) fn post(&mut self, frame: FrameId, len: usize, unsummed: bool, route: &Route) {
         if self.suspended {
             count(&mut self.stats.refused_posts);
             return self.send.release(frame);
@@ -360,6 +375,11 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
             qpn: route.qpn,
             q_key: route.q_key,
             sge,
+            flags: if unsummed {
+                SendFlags::SIGNALED | self.checksums
+            } else {
+                SendFlags::SIGNALED
+            },
         };
         if self.pending.is_full() {
             self.flush();
@@ -393,7 +413,7 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
                 },
                 sges: core::slice::from_ref(&pending.sge),
                 inline: &[],
-                flags: SendFlags::SIGNALED,
+                flags: pending.flags,
             };
         }
         let wrs = wrs.get(..self.pending.len()).unwrap_or(&[]);
@@ -511,6 +531,7 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
             len,
             slid: completion.slid,
             src_qp: completion.src_qp,
+            verified: completion.flags.contains(WcFlags::CHECKSUM_OK),
             grh: grh.map(|(grh, _)| grh),
         })
     }

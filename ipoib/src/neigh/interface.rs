@@ -172,22 +172,12 @@ impl<'a, V: Verbs, P: Platform> IpInterface<'a, V, P> {
     }
 }
 
-impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
-    fn state(&self) -> LinkState {
-        self.link.link().state()
-    }
-
-    fn mtu(&self) -> usize {
-        self.link.mtu()
-    }
-
-    fn link_address(&self) -> LinkAddress {
-        self.link.link().address()
-    }
-
-    fn send_with(
+impl<V: Verbs, P: Platform> IpInterface<'_, V, P> {
+    /// Sends a packet that `fill` writes; `unsummed` if the HCA is to put in its checksums.
+    fn send_filled(
         &mut self,
         len: usize,
+        unsummed: bool,
         now: Instant,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), SendError> {
@@ -196,6 +186,9 @@ impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
         let version = room.first().map(|first| first >> 4);
         if version == Some(6) {
             self.link.set_ether_type(frame, EtherType::IPV6);
+        }
+        if unsummed {
+            self.link.leave_checksums(frame);
         }
         let long = len > usize::from(self.link.link().datagram_mtu());
         let head = self.link.datagram(frame).first_chunk::<KEPT>();
@@ -216,10 +209,46 @@ impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
             }
         }
     }
+}
 
-    fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool {
+impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
+    fn state(&self) -> LinkState {
+        self.link.link().state()
+    }
+
+    fn mtu(&self) -> usize {
+        self.link.mtu()
+    }
+
+    fn link_address(&self) -> LinkAddress {
+        self.link.link().address()
+    }
+
+    fn send_with(
+        &mut self,
+        len: usize,
+        now: Instant,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), SendError> {
+        self.send_filled(len, false, now, fill)
+    }
+
+    fn has_checksums(&self, len: usize) -> bool {
+        self.link.has_checksums(len)
+    }
+
+    fn send_unsummed_with(
+        &mut self,
+        len: usize,
+        now: Instant,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), SendError> {
+        self.send_filled(len, true, now, fill)
+    }
+
+    fn receive_judged(&mut self, now: Instant, take: &mut dyn FnMut(&[u8], bool)) -> bool {
         if let Some(too_big) = self.too_big.take() {
-            take(too_big.packet());
+            take(too_big.packet(), false);
             return true;
         }
         loop {
@@ -227,7 +256,7 @@ impl<V: Verbs, P: Platform> NetInterface for IpInterface<'_, V, P> {
             let delivered = self.link.receive(now, |info, datagram| {
                 let deliver = neigh.receive(info.arrival, info.ether_type, datagram, now);
                 if deliver {
-                    take(datagram);
+                    take(datagram, info.verified);
                 }
                 deliver
             });
