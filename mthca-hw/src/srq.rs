@@ -6,8 +6,12 @@
 //!
 //! In T-mode a WQE is linked to the one posted before. In M-mode it names its successor when it is posted itself, so that
 //! one WQE is always kept to be the next; the first is WQE 0. infinihost 4.8.
+//!
+//! Posting is in `post`.
 
-use crate::bells::{Bell, Bells};
+mod post;
+
+use crate::bells::Bell;
 use crate::chip::Mode;
 use crate::cmd::table::{ArmSrq, Hw2SwSrq, QueryMSrq, QuerySrq, Sw2HwMSrq, Sw2HwSrq};
 use crate::eq::Which;
@@ -17,20 +21,19 @@ use crate::icm::Kind;
 use crate::inner::Inner;
 use crate::isr::Arm;
 use crate::mr::Ring;
-use crate::qp::send::put_sges;
-use crate::records::{Record, Records};
+use crate::records::Records;
 use crate::user::Lent;
 use crate::users::Users;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use core_ib::platform::{DmaBuf, Gate, Lock, Platform};
+use core_ib::platform::{DmaBuf, DmaRing, Gate, Lock, Platform};
 use core_ib::verbs::{
-    Access, Created, Held, Object, PostCause, PostError, RecvWr, SharedReceiveQueue, SrqAttr,
-    SrqHandle, SrqInit, VerbsError, kind,
+    Access, Created, Held, Object, SrqAttr, SrqHandle, SrqInit, VerbsError, kind,
 };
 use hca_abi::infinihost::cqe::Cqe;
-use hca_abi::infinihost::doorbell::{ReceiveDoorbell, RecordType};
+use hca_abi::infinihost::doorbell::RecordType;
 use hca_abi::infinihost::srq::{MSrqContext, SrqContext, SrqState};
-use hca_abi::infinihost::wqe::{DataSegment, UNIT, next};
+use hca_abi::infinihost::wqe::UNIT;
+use post::SrqQueue;
 
 /// Bytes of the longest WQE: a power of two whose count of units has six bits.
 const MAX_STRIDE: u32 = 512;
@@ -77,35 +80,6 @@ struct Told {
     page: u32,
     /// M: index of its doorbell record.
     record: u32,
-}
-
-/// The poster's side. Under the lock of its place.
-struct SrqQueue<'p, P: Platform> {
-    memory: Option<DmaBuf<'p, P>>,
-    /// First of the poster's free WQEs. M: the one that the WQE posted last calls the next.
-    free: u32,
-    /// T: the last one posted.
-    last: u32,
-    /// M: how many were posted.
-    posted: u32,
-    /// M: the doorbell record.
-    bell: Bell,
-    max_sge: u32,
-    number: u32,
-}
-
-impl<P: Platform> Default for SrqQueue<'_, P> {
-    fn default() -> Self {
-        Self {
-            memory: None,
-            free: NIL,
-            last: NIL,
-            posted: 0,
-            bell: Bell::default(),
-            max_sge: 0,
-            number: 0,
-        }
-    }
 }
 
 /// Where an SRQ is known.
@@ -397,9 +371,10 @@ impl<'p, P: Platform> Inner<'p, P> {
         place.shift.store(shift, Ordering::Relaxed);
         place.queue.with(|queue| {
             *queue = SrqQueue {
-                memory: Some(memory),
+                // The memory has this size.
+                memory: DmaRing::over(memory, count.wrapping_sub(1), shift as u8).ok(),
                 free: 0,
-                last: NIL,
+                last: count.wrapping_sub(1),
                 posted: 0,
                 bell,
                 max_sge,
@@ -460,7 +435,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             let control = core::mem::take(control);
             let released = control.ring.and_then(|ring| self.end_ring(ring));
             if let (Some(released), Some(memory)) = (released, queue.memory) {
-                released.free(memory);
+                released.free(memory.into_memory());
             }
             if let Some(records) = control.records {
                 if let Some(bells) = &self.bells {
@@ -551,161 +526,4 @@ pub struct SrqRef<'a, 'p, P: Platform> {
     place: &'a SrqPlace<'p, P>,
     _held: Held<'a, Srq>,
     handle: SrqHandle,
-}
-
-impl<P: Platform> SharedReceiveQueue for SrqRef<'_, '_, P> {
-    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.place
-            .queue
-            .with(|queue| queue.post(self.core, self.place, wrs))
-    }
-
-    fn handle(&self) -> SrqHandle {
-        self.handle
-    }
-}
-
-impl<'p, P: Platform> SrqQueue<'p, P> {
-    /// Posts `wrs` in order. Never blocks, allocates or panics.
-    fn post(
-        &mut self,
-        core: &Inner<'p, P>,
-        place: &SrqPlace<'p, P>,
-        wrs: &[RecvWr<'_>],
-    ) -> Result<(), PostError> {
-        match &core.bells {
-            None => self.post_by_doorbell(core, place, wrs),
-            Some(bells) => self.post_by_record(core, bells, place, wrs),
-        }
-    }
-
-    /// M: one store of the record for all.
-    fn post_by_record(
-        &mut self,
-        core: &Inner<'p, P>,
-        bells: &Bells<'p, P>,
-        place: &SrqPlace<'p, P>,
-        wrs: &[RecvWr<'_>],
-    ) -> Result<(), PostError> {
-        let begin = self.posted;
-        let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate() {
-            if let Err(cause) = self.enqueue(core, place, wr) {
-                result = Err(PostError { index, cause });
-                break;
-            }
-            self.posted = self.posted.wrapping_add(1);
-        }
-        if self.posted != begin {
-            core.machine.dma_wmb();
-            bells.count(self.bell, self.posted & 0xffff);
-        }
-        result
-    }
-
-    /// T: one doorbell for 256.
-    fn post_by_doorbell(
-        &mut self,
-        core: &Inner<'p, P>,
-        place: &SrqPlace<'p, P>,
-        wrs: &[RecvWr<'_>],
-    ) -> Result<(), PostError> {
-        let mut doorbell: Option<ReceiveDoorbell> = None;
-        let mut result = Ok(());
-        for (index, wr) in wrs.iter().enumerate() {
-            let nda = match self.enqueue(core, place, wr) {
-                Ok(nda) => nda,
-                Err(cause) => {
-                    result = Err(PostError { index, cause });
-                    break;
-                }
-            };
-            let pending = doorbell.get_or_insert(ReceiveDoorbell {
-                nda,
-                nds: 0, // which tells it from one of a QP: infinihost 2.8
-                number: self.number,
-                count: 0,
-            });
-            pending.count = pending.count.wrapping_add(1);
-            if pending.count >= ReceiveDoorbell::MAX_COUNT {
-                ring(core, &mut doorbell);
-            }
-        }
-        ring(core, &mut doorbell);
-        result
-    }
-
-    /// M: the WQE to be posted behind the free one with this record. There must be one.
-    fn successor(place: &SrqPlace<'p, P>, record: &Record) -> Result<u32, PostCause> {
-        let next = record.link.load(Ordering::Relaxed);
-        if next != NIL {
-            return Ok(next);
-        }
-        let freed = place.freed.swap(NIL, Ordering::Acquire);
-        if freed == NIL {
-            return Err(PostCause::QueueFull);
-        }
-        record.link.store(freed, Ordering::Relaxed);
-        Ok(freed)
-    }
-
-    /// Writes one WQE and links it; where it is.
-    #[inline]
-    fn enqueue(
-        &mut self,
-        core: &Inner<'p, P>,
-        place: &SrqPlace<'p, P>,
-        wr: &RecvWr<'_>,
-    ) -> Result<u32, PostCause> {
-        if !core.cmd.health().is_alive() {
-            return Err(PostCause::DeviceFailed);
-        }
-        if self.free == NIL {
-            self.free = place.freed.swap(NIL, Ordering::Acquire);
-        }
-        let index = self.free;
-        let first = place.records.load(Ordering::Relaxed);
-        let record = core.records.get(first.wrapping_add(index));
-        let record = record
-            .filter(|_| index != NIL)
-            .ok_or(PostCause::QueueFull)?;
-        let mem_free = core.chip.is_mem_free();
-        let next = if mem_free {
-            Self::successor(place, record)?
-        } else {
-            record.link.load(Ordering::Relaxed)
-        };
-        if wr.sges.len() > self.max_sge as usize {
-            return Err(PostCause::TooManySge);
-        }
-        let memory = self.memory.as_ref().ok_or(PostCause::QueueFull)?;
-        let shift = place.shift.load(Ordering::Relaxed) & 31;
-        let at = index << shift;
-        let mut end = at.wrapping_add(SEGMENT);
-        put_sges(memory, &mut end, wr.sges)?;
-        if end.wrapping_sub(at) / SEGMENT <= self.max_sge {
-            memory.write(end as usize, &DataSegment::END_OF_LIST)?;
-        }
-        memory.write(at as usize, &[0_u8; UNIT])?;
-        if mem_free {
-            memory.write_be32(at as usize + next::NDA, next << shift | 1)?;
-        } else if self.last != NIL && self.last != index {
-            let before = (self.last << shift) as usize;
-            memory.write_be32(before + next::NDA, at | 1)?;
-            memory.write_be32(before + next::NDS, next::DBD)?;
-        }
-        self.free = next;
-        self.last = index;
-        record.wr_id.store(wr.wr_id, Ordering::Relaxed);
-        record.link.store(IN_USE, Ordering::Release);
-        Ok(at)
-    }
-}
-
-#[inline]
-fn ring<P: Platform>(core: &Inner<'_, P>, doorbell: &mut Option<ReceiveDoorbell>) {
-    if let Some(doorbell) = doorbell.take() {
-        core.machine.dma_wmb();
-        core.uar.ring_receive(doorbell);
-    }
 }

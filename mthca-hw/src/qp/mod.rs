@@ -10,7 +10,7 @@ mod bind;
 pub(crate) mod context;
 mod control;
 mod place;
-mod recv;
+pub(crate) mod recv;
 pub(crate) mod send;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use hca_abi::infinihost::doorbell::ReceiveDoorbell;
 use hca_abi::infinihost::wqe::{DataSegment, END_OF_LIST_LKEY, UNIT, next};
 
 /// Words of a WQE with a single entry and the end of the list: the shortest has a unit more.
-const STRAIGHT: usize = 3 * UNIT / 4;
+pub(crate) const STRAIGHT: usize = 3 * UNIT / 4;
 /// Its length as the HCA counts.
 const STRAIGHT_UNITS: u8 = 2;
 

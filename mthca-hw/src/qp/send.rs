@@ -994,7 +994,7 @@ fn flags_of(flags: SendFlags, offered: SendFlags) -> u32 {
 
 /// Neither empty (0 is 2^31 there) nor longer than there is.
 #[inline(always)]
-pub(super) fn fits(sge: &Sge) -> bool {
+pub(crate) fn fits(sge: &Sge) -> bool {
     sge.length.wrapping_sub(1) < i32::MAX as u32
 }
 
