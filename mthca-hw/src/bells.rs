@@ -9,7 +9,7 @@ use crate::icm::{LendError, MapIcm, PAGE, map};
 use crate::let_go::Released;
 use crate::plan::Plan;
 use crate::profile::Profile;
-use core_ib::platform::{DmaBuf, Platform, PlatformError};
+use core_ib::platform::{DmaBuf, DmaLongs, Platform, PlatformError};
 use hca_abi::infinihost::doorbell::{DoorbellRecord, RecordType};
 
 /// Bytes of a record.
@@ -20,14 +20,14 @@ const RECORD: u32 = size_of::<DoorbellRecord>() as u32;
 pub(crate) struct Bell {
     /// As the context of its queue names it.
     pub index: u32,
-    /// Offset in the memory of all.
+    /// Which it is in the memory of all.
     at: u32,
 }
 
 /// The driver's own records.
 pub(crate) struct Bells<'p, P: Platform> {
     /// The pages of group 1, then those of group 2.
-    memory: DmaBuf<'p, P>,
+    memory: DmaLongs<'p, P>,
     /// Where they are to be found.
     places: Places,
 }
@@ -61,7 +61,7 @@ impl Places {
     const fn of_group_1(&self, number: u32) -> Bell {
         Bell {
             index: number,
-            at: number.wrapping_mul(RECORD),
+            at: number,
         }
     }
 
@@ -69,7 +69,7 @@ impl Places {
         let from_end = number.wrapping_add(1);
         Bell {
             index: self.records.wrapping_sub(from_end),
-            at: self.all.wrapping_sub(from_end.wrapping_mul(RECORD)),
+            at: (self.all / RECORD).wrapping_sub(from_end),
         }
     }
 }
@@ -78,7 +78,10 @@ impl<'p, P: Platform> Bells<'p, P> {
     /// Memory for them. Tells the HCA nothing. Set-up only.
     pub fn new(machine: &'p P, plan: &Plan, profile: &Profile) -> Result<Self, PlatformError> {
         let places = Places::new(plan, profile);
-        let memory = DmaBuf::new(machine, places.all as usize, PAGE as usize)?;
+        let len = places.all as usize;
+        let memory = DmaBuf::new(machine, len, PAGE as usize)?;
+        // It is aligned as was asked for.
+        let memory = DmaLongs::over(memory).map_err(|_| PlatformError::NoDmaMemory { len })?;
         Ok(Self { memory, places })
     }
 
@@ -108,7 +111,7 @@ impl<'p, P: Platform> Bells<'p, P> {
 
     /// Gives the memory back.
     pub fn free(self, released: &Released) {
-        released.free(self.memory);
+        released.free(self.memory.into_memory());
     }
 
     /// Arming of the CQ in place `cq`.
@@ -141,29 +144,25 @@ impl<'p, P: Platform> Bells<'p, P> {
     pub fn begin(&self, bell: Bell, record_type: RecordType, number: u32) {
         let mut record = DoorbellRecord::ZERO;
         record.set_number(number).set_record_type(record_type);
-        self.write(bell, &record);
+        let bytes: [u8; RECORD as usize] = zerocopy::transmute!(record);
+        self.set(bell, u64::from_be_bytes(bytes));
     }
 
     /// It ends. Control context.
     pub fn end(&self, bell: Bell) {
-        self.write(bell, &DoorbellRecord::ZERO);
+        self.set(bell, 0);
     }
 
-    /// Stores both its dwords, the counter first. Any context.
+    /// Stores all of it. There is memory for as many as the profile allows, and no place beyond. Any context.
     #[inline]
-    pub fn write(&self, bell: Bell, record: &DoorbellRecord) {
-        // There is memory for as many as the profile allows, and no place beyond.
-        if let Ok(words) = self.memory.words::<2>(bell.at as usize) {
-            words.write(record);
-        }
+    pub fn set(&self, bell: Bell, record: u64) {
+        self.memory.set(bell.at as usize, record);
     }
 
     /// Stores its counter. Any context; the caller has ordered it behind what it is about.
     #[inline]
     pub fn count(&self, bell: Bell, counter: u32) {
-        if let Ok(word) = self.memory.words::<1>(bell.at as usize) {
-            word.set(0, counter);
-        }
+        self.memory.set_upper(bell.at as usize, counter);
     }
 }
 
@@ -201,7 +200,7 @@ mod tests {
             {
                 let address = plan.uarc_of(plan.uar) + u64::from(bell.index) * 8;
                 assert!(address >= at && address + 8 <= at + len, "{bell:?}");
-                assert_eq!(address - at, u64::from(bell.at) - from);
+                assert_eq!(address - at, u64::from(bell.at) * 8 - from);
                 assert!(seen.insert(bell.at));
             }
             bells.free(&Released::never_told());

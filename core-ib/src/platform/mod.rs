@@ -26,7 +26,7 @@ pub use dma::{Direction, DmaAddr, DmaBuf, LetGo, OutOfBounds, RawDma, Words};
 pub use error::PlatformError;
 pub use fifo::Fifo;
 pub use lock::{Gate, Lock, RawGate, RawLock, Saved};
-pub use ring::{DmaRing, RingEntry, RingView};
+pub use ring::{DmaLongs, DmaRing, RingEntry, RingView};
 pub use table::{Blank, Placed, Room, Table, TableMemory};
 
 use crate::Instant;

@@ -1,6 +1,7 @@
 //! A ring in DMA memory: equal entries, as many as a power of two, found by a counter that runs free.
 //!
 //! That every entry lies in the memory is checked when the ring is made and not again: a masked counter cannot leave it.
+//! And memory as 64-bit words, however many: that they are aligned is checked once, which of them at each access.
 
 use super::{DmaBuf, Platform, Words};
 use core::fmt;
@@ -164,5 +165,57 @@ impl<'b, const N: usize> RingView<'b, N> {
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
         true
+    }
+}
+
+/// DMA memory as 64-bit words, the first at its start.
+pub struct DmaLongs<'p, P: Platform> {
+    memory: DmaBuf<'p, P>,
+    /// The memory has them.
+    count: usize,
+}
+
+impl<'p, P: Platform> DmaLongs<'p, P> {
+    /// The words of `memory`; it is given back if they are not aligned.
+    pub fn over(memory: DmaBuf<'p, P>) -> Result<Self, DmaBuf<'p, P>> {
+        if !memory.is_aligned() {
+            return Err(memory);
+        }
+        let count = memory.len() / 8;
+        Ok(Self { memory, count })
+    }
+
+    /// Stores word `index` as a big-endian number. Beyond the last nothing happens.
+    #[inline]
+    pub fn set(&self, index: usize, value: u64) {
+        if index < self.count {
+            let first = self.memory.first().cast::<u64>();
+            // SAFETY: one of the words that the memory has, aligned as the memory is (`over`); no reference into it exists.
+            unsafe { first.add(index).write_volatile(value.to_be()) };
+        }
+    }
+
+    /// Stores the upper half of word `index`, which lies first, as a big-endian number. Beyond the last nothing happens.
+    #[inline]
+    pub fn set_upper(&self, index: usize, value: u32) {
+        if index < self.count {
+            let first = self.memory.first().cast::<u64>();
+            // SAFETY: as for `set`.
+            unsafe { first.add(index).cast::<u32>().write_volatile(value.to_be()) };
+        }
+    }
+
+    /// The memory alone, to be given back.
+    pub fn into_memory(self) -> DmaBuf<'p, P> {
+        self.memory
+    }
+}
+
+impl<'p, P: Platform> Deref for DmaLongs<'p, P> {
+    type Target = DmaBuf<'p, P>;
+
+    #[inline]
+    fn deref(&self) -> &DmaBuf<'p, P> {
+        &self.memory
     }
 }

@@ -18,9 +18,7 @@ use core_ib::verbs::{
 };
 use core_ib::{Lid, Qpn, Sl};
 use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
-use hca_abi::infinihost::doorbell::{
-    CqCommand, CqDoorbell, DoorbellRecord, MArm, MCqDoorbell, RecordType,
-};
+use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell, MArm, MCqDoorbell};
 use hca_abi::infinihost::wqe::WqeOpcode;
 
 /// A resolved CQ.
@@ -115,21 +113,15 @@ impl<'p, P: Platform> CqRef<'_, 'p, P> {
         let number = self.held.number;
         self.place.queue.with(|queue| {
             let (counter, sequence) = (queue.consumer, self.place.sequence());
-            let mut record = DoorbellRecord::ZERO;
-            record
-                .set_counter(counter)
-                .set_number(number)
-                .set_record_type(RecordType::CQ_ARM)
-                .set_sequence(sequence)
-                .set_arm(arm);
-            bells.write(bells.arm(queue.index), &record);
-            self.core.machine.dma_wmb();
-            self.core.uar.arm_cq(MCqDoorbell {
+            let doorbell = MCqDoorbell {
                 sequence,
                 arm,
                 cqn: number,
                 counter,
-            });
+            };
+            bells.set(bells.arm(queue.index), doorbell.record());
+            self.core.machine.dma_wmb();
+            self.core.uar.arm_cq(doorbell);
         });
     }
 

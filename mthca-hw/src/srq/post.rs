@@ -10,7 +10,7 @@ use crate::qp::recv::{STRAIGHT, put_end};
 use crate::qp::send::{fits, put_entry, put_sges};
 use crate::records::{Record, RecordRing};
 use core::sync::atomic::{AtomicU32, Ordering};
-use core_ib::platform::{DmaRing, Platform, RingEntry, RingView};
+use core_ib::platform::{DmaRing, Platform, RingView};
 use core_ib::verbs::{PostCause, PostError, RecvWr, SharedReceiveQueue, SrqHandle};
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
 use hca_abi::infinihost::wqe::{DataSegment, UNIT, next};
@@ -215,12 +215,17 @@ impl<'p, P: Platform> SrqQueue<'p, P> {
             let Some(following) = places.put::<M>(free, last, wr) else {
                 break;
             };
-            last = free;
+            if !M {
+                last = free;
+            }
             free = following;
             count = count.wrapping_add(1);
         }
         let at = places.ring.offset(first);
-        (self.free, self.last) = (free, last);
+        self.free = free;
+        if !M {
+            self.last = last;
+        }
         Straight { count, at }
     }
 
