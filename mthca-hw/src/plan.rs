@@ -19,15 +19,19 @@ pub struct Numbers {
     pub count: u32,
     /// Logarithm of the table's size.
     pub log_size: u8,
+    /// The table's size less one.
+    mask: u32,
 }
 
 impl Numbers {
     const fn new(first: u32, count: u32) -> Self {
         let size = first.saturating_add(count);
+        let log_size = crate::extents::order_of(size);
         Self {
             first,
             count,
-            log_size: crate::extents::order_of(size),
+            log_size,
+            mask: (1_u32 << log_size).wrapping_sub(1),
         }
     }
 
@@ -43,7 +47,7 @@ impl Numbers {
 
     /// Which entry of the table a number selects.
     pub const fn entry(&self, number: u32) -> u32 {
-        number & (1_u32 << self.log_size).wrapping_sub(1)
+        number & self.mask
     }
 
     /// Which object of ours a number may name; the whole number is yet to be compared.

@@ -80,6 +80,22 @@ pub struct RecordRing<'r> {
 }
 
 impl<'r> RecordRing<'r> {
+    /// Place `index`, if there are as many.
+    #[inline(always)]
+    pub fn get(self, index: u32) -> Option<&'r Record> {
+        if index > self.mask {
+            return None;
+        }
+        // SAFETY: one of the `mask + 1` places behind `first`, as for `at`.
+        Some(unsafe { &*self.first.add(index as usize) })
+    }
+
+    /// Places less one: a power of two less one.
+    #[inline(always)]
+    pub const fn mask(self) -> u32 {
+        self.mask
+    }
+
     /// That of request `counter`, which runs free.
     #[inline(always)]
     pub fn at(self, counter: u32) -> &'r Record {

@@ -122,7 +122,7 @@ impl<'p, P: Platform> SrqPlace<'p, P> {
     }
 
     /// A poller gives a WQE back; what its poster called it. `None` if it is not outstanding.
-    fn give_back(&self, address: u32, records: &Records<'_, P>) -> Option<u64> {
+    pub fn give_back(&self, address: u32, records: &Records<'_, P>) -> Option<u64> {
         let shift = self.shift.load(Ordering::Relaxed) & 31;
         let index = address >> shift;
         if index > self.mask.load(Ordering::Relaxed) || index << shift != address {

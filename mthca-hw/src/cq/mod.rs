@@ -4,6 +4,8 @@
 //! and holds the ring under the lock that polling takes, the number by which events find it, and the flags that they
 //! set.
 
+mod arm;
+mod entry;
 mod poll;
 mod ring;
 
@@ -27,7 +29,7 @@ use hca_abi::infinihost::cq::{CqContext, CqState};
 use hca_abi::infinihost::doorbell::RecordType;
 use hca_abi::infinihost::resize_cq;
 
-pub use poll::CqRef;
+pub use arm::CqRef;
 pub(crate) use ring::{CqQueue, Entries};
 
 /// A CQ: its handle, and its number.

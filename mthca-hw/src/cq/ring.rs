@@ -2,6 +2,7 @@
 //!
 //! Entries belong to the HCA while their owner bit is set. Indices run free and are masked only to become an offset.
 
+use super::entry::{OWNED_BY_HW, OWNER_WORD, WORDS};
 use crate::bells::Bell;
 use crate::inner::Inner;
 use crate::let_go::Released;
@@ -13,14 +14,8 @@ use hca_abi::infinihost::doorbell::{CqCommand, CqDoorbell};
 
 /// Bytes of an entry.
 const ENTRY: usize = size_of::<Cqe>();
-/// Words of an entry.
-const WORDS: usize = ENTRY / 4;
-/// The word with the owner bit.
-pub(super) const OWNER_WORD: usize = 7;
-/// Its offset.
+/// Offset of the owner bit's word.
 const OWNER_DWORD: usize = OWNER_WORD * 4;
-/// The owner bit in it.
-pub(super) const OWNED_BY_HW: u32 = 0x80;
 
 /// Memory for entries.
 pub(crate) struct Entries<'p, P: Platform> {
@@ -82,13 +77,6 @@ impl<'p, P: Platform> Entries<'p, P> {
         owner.is_ok_and(|dword| dword & OWNED_BY_HW == 0)
     }
 
-    /// The entry, if it belongs to software.
-    #[inline]
-    pub fn ours(&self, index: u32) -> Option<RingEntry<'_, WORDS>> {
-        let words = self.view()?.at(index);
-        (words.get(OWNER_WORD) & OWNED_BY_HW == 0).then_some(words)
-    }
-
     /// Gives an entry to the HCA.
     #[inline]
     pub fn give_words(words: RingEntry<'_, WORDS>) {
@@ -131,6 +119,78 @@ pub(crate) struct Chain {
     pub vendor_error: u8,
 }
 
+/// What there is to look at besides the ring.
+#[derive(Debug)]
+pub(crate) struct Odd {
+    /// [`Self::CHAIN`], [`Self::RESIZE`], [`Self::SOFTWARE`].
+    bits: u8,
+    /// If there is one.
+    chain: Chain,
+}
+
+impl Odd {
+    /// Completions are due before the next entry.
+    const CHAIN: u8 = 1;
+    /// There are two rings.
+    const RESIZE: u8 = 2;
+    /// The HCA has ended and its entries are drained: what is outstanding completes by software.
+    const SOFTWARE: u8 = 4;
+
+    const fn nothing() -> Self {
+        Self {
+            bits: 0,
+            chain: Chain {
+                qp: 0,
+                send: false,
+                last: 0,
+                doorbells: 0,
+                vendor_error: 0,
+            },
+        }
+    }
+
+    /// Is there anything?
+    #[inline]
+    pub const fn is_any(&self) -> bool {
+        self.bits != 0
+    }
+
+    const fn set(&mut self, bit: u8, on: bool) {
+        self.bits = if on {
+            self.bits | bit
+        } else {
+            self.bits & !bit
+        };
+    }
+
+    /// Completions that are due before the next entry.
+    pub fn chain(&self) -> Option<Chain> {
+        (self.bits & Self::CHAIN != 0).then_some(self.chain)
+    }
+
+    /// They are due from here on.
+    #[inline]
+    pub const fn begin_chain(&mut self, chain: Chain) {
+        self.bits |= Self::CHAIN;
+        self.chain = chain;
+    }
+
+    /// There are no more.
+    pub const fn end_chain(&mut self) {
+        self.set(Self::CHAIN, false);
+    }
+
+    /// Does software complete what is outstanding?
+    pub const fn is_by_software(&self) -> bool {
+        self.bits & Self::SOFTWARE != 0
+    }
+
+    /// It does, from here on.
+    pub const fn go_by_software(&mut self) {
+        self.set(Self::SOFTWARE, true);
+    }
+}
+
 /// A CQ as its consumer sees it. Under the lock of its place.
 pub(crate) struct CqQueue<'p, P: Platform> {
     pub(super) entries: Option<Entries<'p, P>>,
@@ -144,10 +204,7 @@ pub(crate) struct CqQueue<'p, P: Platform> {
     pub index: u32,
     /// M: its doorbell record.
     bell: Bell,
-    /// Completions that are due before the next entry.
-    pub chain: Option<Chain>,
-    /// The HCA has ended and its entries are drained: what is outstanding completes by software.
-    pub by_software: bool,
+    pub(super) odd: Odd,
 }
 
 impl<P: Platform> Default for CqQueue<'_, P> {
@@ -160,8 +217,7 @@ impl<P: Platform> Default for CqQueue<'_, P> {
             runs_free: false,
             index: 0,
             bell: Bell::default(),
-            chain: None,
-            by_software: false,
+            odd: Odd::nothing(),
         }
     }
 }
@@ -197,34 +253,25 @@ impl<'p, P: Platform> CqQueue<'p, P> {
         })
     }
 
-    /// Is there anything but the ring to look at?
-    #[inline]
-    pub fn is_odd(&self) -> bool {
-        self.chain.is_some() | self.by_software | self.other.is_some()
-    }
-
-    /// Takes the next entry; the HCA is told by [`tell`](Self::tell).
-    pub fn take(&mut self) -> Option<Cqe> {
-        let entries = self.entries.as_ref()?;
-        let Some(words) = entries.ours(self.consumer) else {
-            return self.take_from_other();
+    /// Does the next entry belong to software?
+    pub fn is_ready(&mut self) -> bool {
+        let Some(entries) = &self.entries else {
+            return false;
         };
-        entries.memory().machine().dma_rmb();
-        let cqe = words.read();
-        Entries::<P>::give_words(words);
-        self.consumer = self.consumer.wrapping_add(1);
-        Some(cqe)
+        entries.is_ours(self.consumer) || self.is_ready_in_other()
     }
 
     /// The old ring is empty: if there is a new one and the HCA writes there already, so do we read.
     #[cold]
-    fn take_from_other(&mut self) -> Option<Cqe> {
-        let (old, new) = (self.entries.as_ref()?, self.other.as_ref()?);
+    fn is_ready_in_other(&mut self) -> bool {
+        let (Some(old), Some(new)) = (&self.entries, &self.other) else {
+            return false;
+        };
         if self.switched || !new.is_ours(self.goes_on(old, self.consumer)) {
-            return None;
+            return false;
         }
         self.change_over();
-        self.take()
+        self.is_ready()
     }
 
     /// Where the HCA goes on in a new ring, once its index in the `old` one was `producer`. infinihost 4.5.5.
@@ -256,6 +303,7 @@ impl<'p, P: Platform> CqQueue<'p, P> {
     /// A resize begins.
     pub fn prepare(&mut self, new: Entries<'p, P>) {
         self.other = Some(new);
+        self.odd.set(Odd::RESIZE, true);
         self.switched = false;
     }
 
@@ -265,11 +313,13 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             self.change_over();
         }
         self.switched = false;
+        self.odd.set(Odd::RESIZE, false);
         self.other.take()
     }
 
     /// The HCA refused. The ring that is not in use, and whether that is the old one.
     pub fn give_up(&mut self) -> (Option<Entries<'p, P>>, bool) {
+        self.odd.set(Odd::RESIZE, false);
         (self.other.take(), core::mem::take(&mut self.switched))
     }
 
@@ -299,7 +349,9 @@ impl<'p, P: Platform> CqQueue<'p, P> {
             let place = core.qp_places.get(chain.qp as usize);
             place.is_none_or(|place| place.number() == qpn)
         };
-        self.chain = self.chain.filter(|&chain| !of_qp(chain));
+        if self.odd.chain().is_some_and(of_qp) {
+            self.odd.end_chain();
+        }
         // In the middle of a resize some may be in the new ring; if the HCA writes there, the old one is complete.
         if !self.switched
             && let (Some(old), Some(new)) = (&self.entries, &self.other)

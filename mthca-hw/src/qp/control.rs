@@ -498,10 +498,10 @@ impl<'p, P: Platform> Inner<'p, P> {
     /// How completions of a QP's receives are to be read.
     const fn queue_of(&self, service: QpType) -> Queue {
         match service {
-            QpType::Rc | QpType::Uc => Queue::Connected,
-            QpType::Ud if self.limits.has_checksums(&self.chip) => Queue::Verified,
-            QpType::Ud => Queue::Datagram,
-            QpType::Smi | QpType::Gsi => Queue::Special,
+            QpType::Rc | QpType::Uc => Queue::CONNECTED,
+            QpType::Ud if self.limits.has_checksums(&self.chip) => Queue::VERIFIED,
+            QpType::Ud => Queue::DATAGRAM,
+            QpType::Smi | QpType::Gsi => Queue::SPECIAL,
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod send;
 mod tests;
 
 pub(crate) use control::Qp;
-pub(crate) use place::{QpPlace, Queue};
+pub(crate) use place::{HalfView, QpPlace, Queue};
 
 use crate::inner::Inner;
 use core_ib::Qpn;

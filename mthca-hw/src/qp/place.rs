@@ -17,15 +17,17 @@ use core_ib::platform::{Gate, Lock, Platform};
 
 /// How completions of receives are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queue {
+pub(crate) struct Queue(u32);
+
+impl Queue {
     /// RC, UC.
-    Connected,
+    pub const CONNECTED: Self = Self(0);
     /// UD.
-    Datagram,
+    pub const DATAGRAM: Self = Self(1);
     /// SMI, GSI.
-    Special,
+    pub const SPECIAL: Self = Self(2);
     /// UD of an HCA that verifies checksums.
-    Verified,
+    pub const VERIFIED: Self = Self(3);
 }
 
 /// One work queue, as pollers know it.
@@ -184,30 +186,16 @@ impl Half {
         self.is_outstanding(retired).then_some(retired)
     }
 
-    /// Retires the request outstanding whose WQE is at `address`, and all before it; its count, and what its poster called
-    /// it. The HCA says so; it may be wrong. Under the lock of the CQ.
+    /// What of it is constant for the life of the QP, for the length of a call. `None` of a queue that has no requests.
     #[inline(always)]
-    pub fn take<P: Platform>(&self, address: u32, records: &Records<'_, P>) -> Option<(u32, u64)> {
+    pub fn view<'c, P: Platform>(&'c self, records: &'c Records<'_, P>) -> Option<HalfView<'c>> {
         let mask = self.mask.load(Ordering::Relaxed);
-        let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
-        // What lies between two entries becomes a number above all of them: together they have no more than 2^32 bytes.
-        let index = offset.rotate_right(self.shift.load(Ordering::Relaxed));
-        if index > mask {
-            return None;
-        }
-        let retired = self.retired.load(Ordering::Relaxed);
-        let posted = self.posted.load(Ordering::Acquire);
-        let ahead = index.wrapping_sub(retired) & mask;
-        if ahead >= posted.wrapping_sub(retired) {
-            return None;
-        }
-        let record = records.get(self.records.load(Ordering::Relaxed).wrapping_add(index));
-        let wr_id = record.map_or(0, |record| record.wr_id.load(Ordering::Relaxed));
-        let counter = retired.wrapping_add(ahead);
-        // What was remembered is read before the place may be used anew.
-        self.retired
-            .store(counter.wrapping_add(1), Ordering::Release);
-        Some((counter, wr_id))
+        Some(HalfView {
+            half: self,
+            base: self.base.load(Ordering::Relaxed),
+            shift: self.shift.load(Ordering::Relaxed),
+            records: self.ring(mask, records)?,
+        })
     }
 
     /// Did the link to request `counter` wait for a doorbell?
@@ -225,6 +213,45 @@ impl Half {
         self.retired
             .store(counter.wrapping_add(1), Ordering::Release);
         wr_id
+    }
+}
+
+/// A [`Half`] as a poller has it.
+#[derive(Clone, Copy)]
+pub(crate) struct HalfView<'c> {
+    half: &'c Half,
+    base: u32,
+    shift: u32,
+    records: RecordRing<'c>,
+}
+
+impl HalfView<'_> {
+    /// Is request `counter` posted and not retired?
+    #[inline]
+    pub fn is_outstanding(&self, counter: u32) -> bool {
+        self.half.is_outstanding(counter)
+    }
+
+    /// Retires the request outstanding whose WQE is at `address`, and all before it; its count, and what its poster called
+    /// it. The HCA says so; it may be wrong. Under the lock of the CQ.
+    #[inline(always)]
+    pub fn take(&self, address: u32) -> Option<(u32, u64)> {
+        // What lies between two entries becomes a number above all of them: together they have no more than 2^32 bytes.
+        let index = address.wrapping_sub(self.base).rotate_right(self.shift);
+        let record = self.records.get(index)?;
+        let retired = self.half.retired.load(Ordering::Relaxed);
+        let posted = self.half.posted.load(Ordering::Acquire);
+        let ahead = index.wrapping_sub(retired) & self.records.mask();
+        if ahead >= posted.wrapping_sub(retired) {
+            return None;
+        }
+        let wr_id = record.wr_id.load(Ordering::Relaxed);
+        let counter = retired.wrapping_add(ahead);
+        // What was remembered is read before the place may be used anew.
+        self.half
+            .retired
+            .store(counter.wrapping_add(1), Ordering::Release);
+        Some((counter, wr_id))
     }
 }
 
@@ -263,7 +290,8 @@ impl<'p, P: Platform> QpPlace<'p, P> {
 
     /// From here on completions and events find the QP.
     pub fn publish(&self, number: u32, wire: Qpn, kind: Queue, srq: Option<u32>) {
-        let wire = wire.get() | (kind as u32) << 24;
+        let Queue(kind) = kind;
+        let wire = wire.get() | kind << 24;
         self.wire.store(wire, Ordering::Relaxed);
         self.srq.store(srq.unwrap_or(NOBODY), Ordering::Relaxed);
         self.events.open(number);
@@ -291,12 +319,7 @@ impl<'p, P: Platform> QpPlace<'p, P> {
     /// How its receives complete.
     #[inline]
     pub fn queue(&self) -> Queue {
-        match self.wire.load(Ordering::Relaxed) >> 24 {
-            0 => Queue::Connected,
-            1 => Queue::Datagram,
-            2 => Queue::Special,
-            _ => Queue::Verified,
-        }
+        Queue(self.wire.load(Ordering::Relaxed) >> 24)
     }
 
     /// Place of its SRQ.
@@ -346,7 +369,7 @@ mod tests {
                     _ => outstanding.get(number as usize % outstanding.len().max(1))
                         .map_or(1, |&counter| 0x1000 + shape.offset(counter)),
                 };
-                let found = half.take(address, &records);
+                let found = half.view(&records).and_then(|view| view.take(address));
                 let expected = outstanding.iter().copied().find(|&c| 0x1000 + shape.offset(c) == address);
                 prop_assert_eq!(found, expected.map(|counter| (counter, u64::from(counter))));
                 if let Some((counter, _)) = found {
