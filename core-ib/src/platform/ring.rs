@@ -11,7 +11,7 @@ use core::ops::Deref;
 /// DMA memory that is a ring. Its bytes are reached as those of any [`DmaBuf`], its entries by [`view`](Self::view).
 pub struct DmaRing<'p, P: Platform> {
     memory: DmaBuf<'p, P>,
-    /// Entries less one: a power of two less one. `(mask + 1) << shift` is no more than the memory has.
+    /// Entries less one: a power of two less one. `(mask + 1) << shift` is no more than the memory has, and than 2^32.
     mask: u32,
     /// Distance of two entries in bytes: a power of two, 8 at least.
     stride: u32,
@@ -74,10 +74,11 @@ impl<'b, const N: usize> RingEntry<'b, N> {
 
 impl<'p, P: Platform> DmaRing<'p, P> {
     /// The memory as a ring of `mask + 1` entries (a power of two), `1 << shift` bytes (8 at least) from one to the next;
-    /// there may be more behind them. The memory is given back where that is no ring, or does not fit.
+    /// there may be more behind them. The memory is given back where that is no ring, or does not fit, or has more than 2^32
+    /// bytes.
     pub fn over(memory: DmaBuf<'p, P>, mask: u32, shift: u8) -> Result<Self, DmaBuf<'p, P>> {
         let is_ring = mask & mask.wrapping_add(1) == 0 && (3..=31).contains(&shift);
-        let size = memory.len() as u64;
+        let size = (memory.len() as u64).min(1 << 32);
         if !is_ring || (u64::from(mask) + 1) << (shift & 31) > size || !memory.is_aligned() {
             return Err(memory);
         }
@@ -131,7 +132,7 @@ impl<'b, const N: usize> RingView<'b, N> {
         self.mask
     }
 
-    /// Bytes from entry 0 to entry `counter`, which runs free; modulo 2^32.
+    /// Bytes from entry 0 to entry `counter`, which runs free.
     #[inline]
     pub const fn offset(self, counter: u32) -> u32 {
         (counter & self.mask).wrapping_mul(self.stride)
@@ -140,7 +141,7 @@ impl<'b, const N: usize> RingView<'b, N> {
     /// Entry `counter`, which runs free.
     #[inline]
     pub fn at(self, counter: u32) -> RingEntry<'b, N> {
-        let offset = ((counter & self.mask) as usize).wrapping_mul(self.stride as usize);
+        let offset = self.offset(counter) as usize;
         // SAFETY: the masked counter is an entry of the ring, which is in the memory (checked when it was made); the
         // first `N` words are in the entry (checked by `view`), aligned since the memory is to 8 bytes and the distance is
         // a multiple of 8; and the memory stays as long as the `DmaBuf` is borrowed.
@@ -155,7 +156,7 @@ impl<'b, const N: usize> RingView<'b, N> {
         if end > self.stride as usize || at & 7 != 0 {
             return false;
         }
-        let entry = ((counter & self.mask) as usize).wrapping_mul(self.stride as usize);
+        let entry = self.offset(counter) as usize;
         // SAFETY: within the entry, which is in the memory and at a multiple of 8 (as for `at`). The bytes lie outside every
         // Rust object, so in no slice; the device looks at them behind the barrier that comes before a doorbell.
         unsafe {
