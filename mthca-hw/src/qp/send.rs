@@ -237,25 +237,18 @@ pub(crate) struct Wqe {
 /// is executed earlier.
 #[inline(always)]
 fn append_all<'q, const N: usize, const M: bool>(
-    chain: Option<Chain<'q, N, M>>,
+    chain: &mut Chain<'q, N, M>,
     machine: &impl Platform,
     wrs: &[SendWr<'_>],
-    qpn: u32,
     write: impl Fn(&Chain<'q, N, M>, &SendWr<'_>) -> Option<Link>,
-) -> Straight {
-    let chain = chain.filter(|_| !M || wrs.len() <= MAX_BATCH as usize);
-    let Some(mut chain) = chain else {
-        return Straight::NONE;
-    };
-    let begin = chain.posted;
+) {
     for wr in wrs {
         if chain.posted == chain.full {
-            break;
+            return;
         }
-        let Some(link) = write(&chain, wr) else { break };
+        let Some(link) = write(chain, wr) else { return };
         chain.add(machine, wr, link);
     }
-    chain.since(begin, qpn)
 }
 
 impl<'p, P: Platform> SendQueue<'p, P> {
@@ -301,10 +294,12 @@ impl<'p, P: Platform> SendQueue<'p, P> {
     ) -> Result<(), PostError> {
         place.sq.with(|queue| {
             let chain = queue.open_chain::<DATAGRAM, M>(core, &place.send);
-            let write = |chain: &Chain<'_, DATAGRAM, M>, wr: &SendWr<'_>| {
-                queue.write_datagram::<M>(core, chain, wr)
-            };
-            let straight = append_all(chain, core.machine, wrs, queue.number, write);
+            let chain = chain.filter(|_| !M || wrs.len() <= MAX_BATCH as usize);
+            let straight = chain.map_or(Straight::NONE, |mut chain| {
+                let begin = chain.posted;
+                queue.append_datagrams(core, &mut chain, wrs);
+                chain.since(begin, queue.number)
+            });
             queue.finish::<M>(core, &place.send, wrs, straight)
         })
     }
@@ -318,12 +313,41 @@ impl<'p, P: Platform> SendQueue<'p, P> {
     ) -> Result<(), PostError> {
         place.sq.with(|queue| {
             let chain = queue.open_chain::<CONNECTED, M>(core, &place.send);
-            let write = |chain: &Chain<'_, CONNECTED, M>, wr: &SendWr<'_>| {
-                queue.write_connected::<M>(chain, wr)
-            };
-            let straight = append_all(chain, core.machine, wrs, queue.number, write);
+            let chain = chain.filter(|_| !M || wrs.len() <= MAX_BATCH as usize);
+            let straight = chain.map_or(Straight::NONE, |mut chain| {
+                let begin = chain.posted;
+                queue.append_connected(core, &mut chain, wrs);
+                chain.since(begin, queue.number)
+            });
             queue.finish::<M>(core, &place.send, wrs, straight)
         })
+    }
+
+    /// Appends datagrams up to the first that does not go straight. A function of its own, so that its loop has the
+    /// registers.
+    #[inline(never)]
+    fn append_datagrams<'q, const M: bool>(
+        &'q self,
+        core: &'q Inner<'p, P>,
+        chain: &mut Chain<'q, DATAGRAM, M>,
+        wrs: &[SendWr<'_>],
+    ) {
+        append_all(chain, core.machine, wrs, |chain, wr| {
+            self.write_datagram::<M>(core, chain, wr)
+        });
+    }
+
+    /// The same for connected QPs.
+    #[inline(always)]
+    fn append_connected<'q, const M: bool>(
+        &'q self,
+        core: &'q Inner<'p, P>,
+        chain: &mut Chain<'q, CONNECTED, M>,
+        wrs: &[SendWr<'_>],
+    ) {
+        append_all(chain, core.machine, wrs, |chain, wr| {
+            self.write_connected::<M>(chain, wr)
+        });
     }
 
     /// One datagram: without all that lists need.
