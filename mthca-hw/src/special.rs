@@ -5,7 +5,8 @@
 //! ring's own region.
 
 use crate::inner::{Inner, NOBODY};
-use crate::qp::send::{SendQueue, Wqe, put_sges};
+use crate::qp::send::SendQueue;
+use crate::qp::wqe::{Wqe, put_sges};
 use core::sync::atomic::Ordering;
 use core_ib::platform::{DmaBuf, Platform};
 use core_ib::verbs::{AhAttr, Imm, PostCause, QpType, SendFlags, SendOp, SendWr, VerbsError};

@@ -1,6 +1,7 @@
 //! The bind request of a connected send queue. infinihost 5.6.
 
-use super::send::{SendQueue, Wqe};
+use super::send::SendQueue;
+use super::wqe::Wqe;
 use crate::inner::Inner;
 use crate::mw::Bind;
 use core_ib::platform::{DmaBuf, Platform};

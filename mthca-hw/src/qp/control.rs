@@ -6,7 +6,7 @@
 use super::place::{QpPlace, Queue, Shape};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
-use super::{context, send::SEGMENT};
+use super::{context, wqe::SEGMENT};
 use crate::bells::Bell;
 use crate::chip::Mode;
 use crate::cmd::CmdError;

@@ -3,17 +3,21 @@
 //! * `control`: creating, ending, modifying and querying them;
 //! * `context`: what the HCA is told of them;
 //! * `attr`: which values it may be told;
-//! * `place`, `send`, `recv`: posting and what completions find.
+//! * `place`, `send`, `recv`: posting and what completions find;
+//! * `straight`, `general`, `wqe`: writing the WQEs of sends, and the parts of all.
 
 mod attr;
 mod bind;
 pub(crate) mod context;
 mod control;
+mod general;
 mod place;
-pub(crate) mod recv;
+mod recv;
 pub(crate) mod send;
+mod straight;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wqe;
 
 pub(crate) use control::Qp;
 pub(crate) use place::{HalfView, QpPlace, Queue};

@@ -5,7 +5,7 @@
 //! shorter than its WQE has an end, and a record says how many WQEs there are: there is no doorbell.
 
 use super::place::{Half, QpPlace, Shape};
-use super::send::{SEGMENT, fits, put_entry, put_sges};
+use super::wqe::{RECEIVE, SEGMENT, fits, put_end, put_entry, put_sges};
 use crate::bells::Bell;
 use crate::inner::Inner;
 use crate::records::RecordRing;
@@ -13,22 +13,13 @@ use core::sync::atomic::Ordering;
 use core_ib::platform::{DmaRing, OutOfBounds, Platform, RingEntry, RingView};
 use core_ib::verbs::{PostCause, PostError, RecvWr};
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
-use hca_abi::infinihost::wqe::{DataSegment, END_OF_LIST_LKEY, UNIT, next};
+use hca_abi::infinihost::wqe::{DataSegment, UNIT, next};
 
-/// Words of a WQE with a single entry and the end of the list: the shortest has a unit more.
-pub(crate) const STRAIGHT: usize = 3 * UNIT / 4;
-/// Its length as the HCA counts.
+/// Length of a WQE with a single entry as the HCA counts.
 const STRAIGHT_UNITS: u8 = 2;
 
 /// T: WQEs of one doorbell.
 const MAX_BATCH: u32 = ReceiveDoorbell::MAX_COUNT as u32;
-
-/// Ends a list at word `at` (even). infinihost 5.5.
-#[inline(always)]
-pub(crate) fn put_end<const N: usize>(wqe: RingEntry<'_, N>, at: usize) {
-    wqe.set_pair(at, 0, END_OF_LIST_LKEY);
-    wqe.set_long(at + 2, 0);
-}
 
 /// A receive queue. Under the lock of its place.
 pub(crate) struct RecvQueue<'p, P: Platform> {
@@ -66,14 +57,14 @@ impl<P: Platform> Default for RecvQueue<'_, P> {
 /// WQEs of a call that goes straight.
 #[derive(Clone, Copy)]
 struct Chain<'q, const M: bool> {
-    ring: RingView<'q, STRAIGHT>,
+    ring: RingView<'q, RECEIVE>,
     records: RecordRing<'q>,
     /// Count of the next.
     posted: u32,
     /// Count of the first that there is no room for.
     full: u32,
     /// The WQE before the next.
-    before: RingEntry<'q, STRAIGHT>,
+    before: RingEntry<'q, RECEIVE>,
 }
 
 impl<const M: bool> Chain<'_, M> {

@@ -6,8 +6,7 @@
 use super::{IN_USE, NIL, SEGMENT, SrqPlace, SrqRef};
 use crate::bells::Bell;
 use crate::inner::Inner;
-use crate::qp::recv::{STRAIGHT, put_end};
-use crate::qp::send::{fits, put_entry, put_sges};
+use crate::qp::wqe::{RECEIVE, fits, put_end, put_entry, put_sges};
 use crate::records::{Record, RecordRing};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::platform::{DmaRing, Platform, RingView};
@@ -67,7 +66,7 @@ impl<P: Platform> SharedReceiveQueue for SrqRef<'_, '_, P> {
 /// Where a call that goes straight writes.
 #[derive(Clone, Copy)]
 struct Places<'q> {
-    ring: RingView<'q, STRAIGHT>,
+    ring: RingView<'q, RECEIVE>,
     records: RecordRing<'q>,
     freed: &'q AtomicU32,
 }
