@@ -46,7 +46,10 @@ const fn arm_doorbell(command: CqCommand, cqn: u32) -> u64 {
 impl<P: Platform> CompletionQueue for CqRef<'_, '_, P> {
     #[inline]
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
-        Ok(self.poll_into(into))
+        Ok(match into {
+            [wc] => self.poll_one(wc),
+            _ => self.poll_several(into),
+        })
     }
 
     #[inline]

@@ -134,7 +134,7 @@ fn note_source(
     flags: WcFlags,
     wc: &mut WorkCompletion,
 ) -> WcFlags {
-    let cqe = part::<2, 3>(words);
+    let cqe = part::<1, 3>(words);
     wc.src_qp = Qpn::new(cqe.remote_qpn());
     wc.slid = Lid(cqe.slid());
     wc.sl = Sl::new(cqe.sl());
@@ -147,10 +147,7 @@ fn note_source(
             wc.pkey_index = (words.get(IMMEDIATE_WORD) >> 16) as u16;
             flags.difference(WcFlags::IMM)
         }
-        Queue::VERIFIED => {
-            let right = part::<1, 3>(words).checksum_ok();
-            flags | also(WcFlags::CHECKSUM_OK, right)
-        }
+        Queue::VERIFIED => flags | also(WcFlags::CHECKSUM_OK, cqe.checksum_ok()),
         _ => flags,
     }
 }

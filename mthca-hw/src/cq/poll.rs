@@ -4,12 +4,12 @@
 //! skipped. In T-mode an error entry stands for a chain of requests; the chain is expanded from what the driver knows
 //! of the queue, not from what the HCA could have written over.
 
+use super::CqRef;
 use super::entry::{
     CqWords, IS_SEND, OWNED_BY_HW, OWNER_WORD, QP_WORD, WORDS, completed, error_of, failed,
     flushed, is_error, is_error_of_send, wqe_address,
 };
 use super::ring::{Chain, CqQueue, Entries, Odd};
-use super::{CqPlace, CqRef};
 use crate::event::Strays;
 use crate::inner::{Inner, NOBODY};
 use crate::qp::{HalfView, Queue};
@@ -17,18 +17,6 @@ use crate::srq::SrqPlace;
 use core_ib::Qpn;
 use core_ib::platform::{Platform, RingView};
 use core_ib::verbs::WorkCompletion;
-
-impl<P: Platform> CqRef<'_, '_, P> {
-    /// Fills `into` from the start; how many. Never blocks, allocates or panics.
-    #[inline]
-    pub(super) fn poll_into(&self, into: &mut [WorkCompletion]) -> usize {
-        let number = self.held.number;
-        match into {
-            [wc] => CqQueue::poll_one(self.core, self.place, number, wc),
-            _ => CqQueue::poll(self.core, self.place, number, into),
-        }
-    }
-}
 
 /// Where requests complete.
 enum Requests<'c, 'p, P: Platform> {
@@ -93,22 +81,6 @@ impl<'c, 'p, P: Platform> Side<'c, 'p, P> {
             Requests::Own(view) => view.is_outstanding(counter),
             Requests::Shared(_) => false,
         }
-    }
-
-    /// Makes a completion of a good entry; false if it is about nothing outstanding. `SENDS`: that it is a send is known.
-    #[inline(always)]
-    fn complete<const SENDS: bool>(
-        &self,
-        core: &Inner<'p, P>,
-        words: CqWords<'_>,
-        last: u32,
-        wc: &mut WorkCompletion,
-    ) -> bool {
-        let Some((wr_id, _)) = self.retire(core, wqe_address(words)) else {
-            return false;
-        };
-        completed::<SENDS>(words, last, wr_id, self.qpn, self.queue, wc);
-        true
     }
 }
 
@@ -195,10 +167,19 @@ fn run<'p, P: Platform>(
             return (done, Stop::End);
         };
         let at = consumer.wrapping_add(done);
-        let (more, stop) = if send {
-            run_of::<true, P>(core, &side, ring, at, room)
-        } else {
-            run_of::<false, P>(core, &side, ring, at, room)
+        let (more, stop) = match &side.requests {
+            Requests::Own(view) => {
+                let take = |address| view.take(address).map(|(_, wr_id)| wr_id);
+                if send {
+                    run_of::<true, P>(core, &side, take, ring, at, room)
+                } else {
+                    run_of::<false, P>(core, &side, take, ring, at, room)
+                }
+            }
+            Requests::Shared(srq) => {
+                let take = |address| srq.give_back(address, &core.records);
+                run_of::<false, P>(core, &side, take, ring, at, room)
+            }
         };
         done = done.wrapping_add(more);
         if stop != Stop::Other {
@@ -210,48 +191,51 @@ fn run<'p, P: Platform>(
     }
 }
 
-/// The same as long as they are of one work queue.
+/// The same as long as they are of one work queue, whose requests `take` retires: what their poster called them.
 #[inline(never)]
 fn run_of<'p, const SENDS: bool, P: Platform>(
     core: &Inner<'p, P>,
     side: &Side<'_, 'p, P>,
+    take: impl Fn(u32) -> Option<u64>,
     ring: RingView<'_, WORDS>,
     begin: u32,
     into: &mut [WorkCompletion],
 ) -> (u32, Stop) {
+    let number = side.number.to_be(); // as it lies
     let mut consumer = begin;
     let mut stop = Stop::End;
     for wc in into {
         let words = ring.at(consumer);
         let last = words.get(OWNER_WORD);
-        if last & OWNED_BY_HW != 0 {
+        let kind = if SENDS { IS_SEND } else { 0 };
+        if last & (OWNED_BY_HW | IS_SEND) != kind {
+            if last & OWNED_BY_HW == 0 {
+                stop = Stop::Other;
+            }
             break;
         }
         core.machine.dma_rmb();
-        let same = words.get(QP_WORD) == side.number && (last & IS_SEND != 0) == SENDS;
-        if is_error(last) || !same {
+        if is_error(last) || words.get(QP_WORD).to_be() != number {
             stop = Stop::Other;
             break;
         }
-        if !side.complete::<SENDS>(core, words, last, wc) {
+        let Some(wr_id) = take(wqe_address(words)) else {
             stop = Stop::Odd;
             break;
-        }
+        };
+        completed::<SENDS>(words, last, wr_id, side.qpn, side.queue, wc);
         Entries::<P>::give_words(words);
         consumer = consumer.wrapping_add(1);
     }
     (consumer.wrapping_sub(begin), stop)
 }
 
-impl<'p, P: Platform> CqQueue<'p, P> {
+impl<P: Platform> CqRef<'_, '_, P> {
+    /// Fills `into` from the start; how many. Never blocks, allocates or panics.
     #[inline(never)]
-    fn poll(
-        core: &Inner<'p, P>,
-        place: &CqPlace<'p, P>,
-        number: u32,
-        into: &mut [WorkCompletion],
-    ) -> usize {
-        place.queue.with(|queue| {
+    pub(super) fn poll_several(&self, into: &mut [WorkCompletion]) -> usize {
+        let (core, number) = (self.core, self.held.number);
+        self.place.queue.with(|queue| {
             let ring = queue.entries.as_ref().and_then(Entries::view);
             let consumer = queue.consumer;
             let mut odd = queue.odd.is_any();
@@ -275,13 +259,9 @@ impl<'p, P: Platform> CqQueue<'p, P> {
 
     /// One completion: without all that several need.
     #[inline(never)]
-    fn poll_one(
-        core: &Inner<'p, P>,
-        place: &CqPlace<'p, P>,
-        number: u32,
-        wc: &mut WorkCompletion,
-    ) -> usize {
-        place.queue.with(|queue| {
+    pub(super) fn poll_one(&self, wc: &mut WorkCompletion) -> usize {
+        let core = self.core;
+        self.place.queue.with(|queue| {
             let ring = queue.entries.as_ref().and_then(Entries::view);
             if let Some(ring) = ring.filter(|_| !queue.odd.is_any()) {
                 let words = ring.at(queue.consumer);
@@ -295,15 +275,17 @@ impl<'p, P: Platform> CqQueue<'p, P> {
                     if one(core, queue.index, words, last, wc, &mut queue.odd) {
                         Entries::<P>::give_words(words);
                         queue.consumer = queue.consumer.wrapping_add(1);
-                        queue.tell(core, number, 1);
+                        queue.tell(core, self.held.number, 1);
                         return 1;
                     }
                 }
             }
-            queue.poll_rest(core, number, core::slice::from_mut(wc))
+            queue.poll_rest(core, self.held.number, core::slice::from_mut(wc))
         })
     }
+}
 
+impl<'p, P: Platform> CqQueue<'p, P> {
     /// Everything else: errors and what they stand for, entries that name nothing, the middle of a resize, the end.
     #[cold]
     #[inline(never)]

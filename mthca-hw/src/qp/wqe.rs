@@ -19,6 +19,7 @@ pub(crate) const RECEIVE: usize = 3 * UNIT / 4;
 pub(super) const fn segment(offset: usize) -> usize {
     (UNIT + offset) / 4
 }
+
 /// Where writing has come to, and what the doorbell will say.
 #[derive(Clone, Copy)]
 pub(crate) struct Wqe {
