@@ -2,6 +2,8 @@
 
 extern crate std;
 
+mod lists;
+
 use crate::fake::{Machine, Reply};
 use crate::tests::open;
 use crate::{Hca, StrayCounts};
