@@ -4,7 +4,7 @@
 //! * `context`: what the HCA is told of them;
 //! * `attr`: which values it may be told;
 //! * `place`, `send`, `recv`: posting and what completions find;
-//! * `straight`, `general`, `wqe`: writing the WQEs of sends, and the parts of all.
+//! * `room`, `straight`, `general`, `wqe`: writing the WQEs of sends, and the parts of all.
 
 mod attr;
 mod bind;
@@ -13,6 +13,7 @@ mod control;
 mod general;
 mod place;
 mod recv;
+mod room;
 pub(crate) mod send;
 mod straight;
 #[cfg(test)]

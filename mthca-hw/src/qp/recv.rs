@@ -5,12 +5,12 @@
 //! shorter than its WQE has an end, and a record says how many WQEs there are: there is no doorbell.
 
 use super::place::{Half, QpPlace, Shape};
+use super::room::Room;
 use super::wqe::{RECEIVE, SEGMENT, fits, put_end, put_entry, put_sges};
 use crate::bells::Bell;
 use crate::inner::Inner;
-use crate::records::RecordRing;
 use core::sync::atomic::Ordering;
-use core_ib::platform::{DmaRing, OutOfBounds, Platform, RingEntry, RingView};
+use core_ib::platform::{DmaRing, OutOfBounds, Platform};
 use core_ib::verbs::{PostCause, PostError, RecvWr};
 use hca_abi::infinihost::doorbell::ReceiveDoorbell;
 use hca_abi::infinihost::wqe::{DataSegment, UNIT, next};
@@ -54,44 +54,26 @@ impl<P: Platform> Default for RecvQueue<'_, P> {
     }
 }
 
-/// WQEs of a call that goes straight.
-#[derive(Clone, Copy)]
-struct Chain<'q, const M: bool> {
-    ring: RingView<'q, RECEIVE>,
-    records: RecordRing<'q>,
-    /// Count of the next.
-    posted: u32,
-    /// Count of the first that there is no room for.
-    full: u32,
-    /// The WQE before the next.
-    before: RingEntry<'q, RECEIVE>,
-}
-
-impl<const M: bool> Chain<'_, M> {
-    /// With `wr` at its end; `None` if that has not one entry, or there is something against it.
-    #[inline(always)]
-    fn append(self, wr: &RecvWr<'_>) -> Option<Self> {
-        let [sge] = wr.sges else { return None };
-        if !fits(sge) {
-            return None;
-        }
-        let wqe = self.ring.at(self.posted);
-        put_entry(wqe, UNIT / 4, sge);
-        let record = self.records.at(self.posted);
-        record.wr_id.store(wr.wr_id, Ordering::Relaxed);
-        if M {
-            put_end(wqe, 2 * UNIT / 4);
-        } else {
-            wqe.set(next::NDS / 4, next::DBD);
-            let linked = next::DBD | u32::from(STRAIGHT_UNITS);
-            self.before.set(next::NDS / 4, linked);
-        }
-        Some(Self {
-            posted: self.posted.wrapping_add(1),
-            before: wqe,
-            ..self
-        })
+/// Writes `wr` as the next WQE of those that go straight; false if it has not one entry, or there is something against it.
+#[inline(always)]
+fn append<const M: bool>(room: &mut Room<'_, RECEIVE>, wr: &RecvWr<'_>) -> bool {
+    let [sge] = wr.sges else { return false };
+    if !fits(sge) {
+        return false;
     }
+    let wqe = room.wqe();
+    put_entry(wqe, UNIT / 4, sge);
+    let record = room.records.at(room.posted);
+    record.wr_id.store(wr.wr_id, Ordering::Relaxed);
+    if M {
+        put_end(wqe, 2 * UNIT / 4);
+    } else {
+        wqe.set(next::NDS / 4, next::DBD);
+        let linked = next::DBD | u32::from(STRAIGHT_UNITS);
+        room.before.set(next::NDS / 4, linked);
+    }
+    room.advance(wqe);
+    true
 }
 
 impl<'p, P: Platform> RecvQueue<'p, P> {
@@ -155,10 +137,10 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         wr: &RecvWr<'_>,
     ) -> Result<(), PostError> {
         place.rq.with(|queue| {
-            if let Some(chain) = queue.open_chain::<M>(core, &place.recv)
-                && let Some(chain) = chain.append(wr)
+            if let Some(mut room) = queue.room(core, &place.recv)
+                && append::<M>(&mut room, wr)
             {
-                let end = chain.posted;
+                let end = room.posted;
                 let begin = end.wrapping_sub(1);
                 queue.start_straight::<M>(core, &place.recv, begin, 1);
                 queue.posted = end;
@@ -262,48 +244,27 @@ impl<'p, P: Platform> RecvQueue<'p, P> {
         }
     }
 
-    /// The chain that requests are appended to, if posting may go straight and there is room.
+    /// Where requests are written, if they may go straight.
     #[inline(always)]
-    fn open_chain<'q, const M: bool>(
-        &'q self,
-        core: &'q Inner<'p, P>,
-        half: &Half,
-    ) -> Option<Chain<'q, M>> {
-        let ring = self.memory.as_ref()?.view()?;
-        if !self.straight || !core.cmd.health().is_alive() {
-            return None;
-        }
-        let records = half.ring(ring.mask(), &core.records)?;
-        let full = half.retired().wrapping_add(ring.mask());
-        let posted = self.posted;
-        (posted != full).then_some(Chain {
-            ring,
-            records,
-            posted,
-            full,
-            before: ring.at(posted.wrapping_sub(1)),
-        })
+    fn room<'q>(&'q self, core: &'q Inner<'p, P>, half: &Half) -> Option<Room<'q, RECEIVE>> {
+        Room::open(core, half, &self.memory, self.straight, self.posted)
     }
 
     /// Writes and links the WQEs of `wrs` up to the first that has not one entry, or that there is something against;
     /// how many. Every link waits for a doorbell, so they are to be counted before that and not earlier.
     #[inline(always)]
     fn straight<const M: bool>(&self, core: &Inner<'p, P>, half: &Half, wrs: &[RecvWr<'_>]) -> u32 {
-        let chain = self.open_chain::<M>(core, half);
-        let Some(mut chain) = chain.filter(|_| M || wrs.len() <= MAX_BATCH as usize) else {
+        let room = self.room(core, half);
+        let Some(mut room) = room.filter(|_| M || wrs.len() <= MAX_BATCH as usize) else {
             return 0;
         };
-        let begin = chain.posted;
+        let begin = room.posted;
         for wr in wrs {
-            if chain.posted == chain.full {
+            if room.is_full() || !append::<M>(&mut room, wr) {
                 break;
             }
-            let Some(longer) = chain.append(wr) else {
-                break;
-            };
-            chain = longer;
         }
-        chain.posted.wrapping_sub(begin)
+        room.posted.wrapping_sub(begin)
     }
 
     /// Writes one WQE and its length in the one before; where it is, and how long.

@@ -170,7 +170,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             let chain = queue.open_chain::<DATAGRAM, M>(core, &place.send);
             let chain = chain.filter(|_| !M || wrs.len() <= MAX_BATCH as usize);
             let straight = chain.map_or(Straight::NONE, |mut chain| {
-                let begin = chain.posted;
+                let begin = chain.room.posted;
                 queue.append_datagrams(core, &mut chain, wrs);
                 chain.since(begin, queue.number)
             });
@@ -189,7 +189,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             let chain = queue.open_chain::<CONNECTED, M>(core, &place.send);
             let chain = chain.filter(|_| !M || wrs.len() <= MAX_BATCH as usize);
             let straight = chain.map_or(Straight::NONE, |mut chain| {
-                let begin = chain.posted;
+                let begin = chain.room.posted;
                 queue.append_connected(core, &mut chain, wrs);
                 chain.since(begin, queue.number)
             });
@@ -245,7 +245,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         wr: &SendWr<'_>,
         link: Link,
     ) -> u32 {
-        let begin = chain.posted;
+        let begin = chain.room.posted;
         let end = begin.wrapping_add(1);
         let mut chain = chain;
         chain.add(core.machine, wr, link);

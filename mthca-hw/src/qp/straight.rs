@@ -2,13 +2,13 @@
 //! counted at once. What is refused or unusual stops it: `general` has that.
 
 use super::place::Half;
+use super::room::Room;
 use super::send::{Link, SendQueue, Straight};
 use super::wqe::{CHECKSUMS, DATAGRAM_WORDS, fits, flags_of, put_entry, segment};
 use crate::av::Vector;
 use crate::inner::Inner;
-use crate::records::RecordRing;
 use core::sync::atomic::Ordering;
-use core_ib::platform::{Platform, RingEntry, RingView};
+use core_ib::platform::{Platform, RingEntry};
 use core_ib::verbs::{Imm, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 use hca_abi::infinihost::wqe::{INLINE, UNIT, WqeOpcode, next, ud};
 
@@ -20,32 +20,20 @@ pub(super) const CONNECTED: usize = 4 * UNIT / 4;
 
 /// From the flag of a request to the bit of a link.
 const FENCE_OF_FLAG: u32 = next::FENCE / SendFlags::FENCE.bits() as u32;
+
 /// WQEs of a call that goes straight, each of at least `N` words.
 pub(super) struct Chain<'q, const N: usize, const M: bool> {
-    ring: RingView<'q, N>,
-    records: RecordRing<'q>,
-    /// Count of the next.
-    pub posted: u32,
-    /// Count of the first that there is no room for.
-    full: u32,
-    /// The WQE before it.
-    before: RingEntry<'q, N>,
+    pub room: Room<'q, N>,
     /// Not 0 if the next waits for the doorbell: in T-mode the first.
     waits: u32,
 }
 
 impl<'q, const N: usize, const M: bool> Chain<'q, N, M> {
-    /// The next.
-    #[inline(always)]
-    fn wqe(&self) -> RingEntry<'q, N> {
-        self.ring.at(self.posted)
-    }
-
     /// What was appended from count `begin` on, the chain's beginning. The doorbell says of the first what the WQE before it
     /// does: if an HCA has changed that in between, it tells itself so.
     #[inline(always)]
     pub fn since(&self, begin: u32, qpn: u32) -> Straight {
-        let before = self.ring.at(begin.wrapping_sub(1));
+        let before = self.room.ring.at(begin.wrapping_sub(1));
         let first = Link {
             nda: before.get(next::NDA / 4),
             nds: before.get(next::NDS / 4),
@@ -53,7 +41,7 @@ impl<'q, const N: usize, const M: bool> Chain<'q, N, M> {
         };
         Straight {
             begin,
-            end: self.posted,
+            end: self.room.posted,
             doorbell: first.doorbell(qpn),
         }
     }
@@ -61,7 +49,7 @@ impl<'q, const N: usize, const M: bool> Chain<'q, N, M> {
     /// Ends it, and links it to the one before in the order of infinihost 2.11.
     #[inline(always)]
     pub fn add<P: Platform>(&mut self, machine: &P, wr: &SendWr<'_>, link: Link) {
-        let wqe = self.wqe();
+        let wqe = self.room.wqe();
         if !M {
             wqe.set_long(next::NDA / 4, 0);
         }
@@ -73,19 +61,18 @@ impl<'q, const N: usize, const M: bool> Chain<'q, N, M> {
         let [a, b, c, d] = flags_of(wr.flags, offered).to_be_bytes();
         let [e, f, g, h] = link.immediate;
         wqe.set_bytes(next::FLAGS / 4, [a, b, c, d, e, f, g, h]);
-        let record = self.records.at(self.posted);
+        let record = self.room.records.at(self.room.posted);
         record.wr_id.store(wr.wr_id, Ordering::Relaxed);
         if !M {
             record.link.store(self.waits, Ordering::Relaxed);
         }
-        self.before.set(next::NDA / 4, link.nda);
+        self.room.before.set(next::NDA / 4, link.nda);
         machine.dma_wmb();
-        self.before.set(next::NDS / 4, link.nds | self.waits);
+        self.room.before.set(next::NDS / 4, link.nds | self.waits);
         if !M {
             self.waits = 0;
         }
-        self.before = wqe;
-        self.posted = self.posted.wrapping_add(1);
+        self.room.advance(wqe);
     }
 }
 
@@ -99,13 +86,14 @@ fn append_all<'q, const N: usize, const M: bool>(
     write: impl Fn(&Chain<'q, N, M>, &SendWr<'_>) -> Option<Link>,
 ) {
     for wr in wrs {
-        if chain.posted == chain.full {
+        if chain.room.is_full() {
             return;
         }
         let Some(link) = write(chain, wr) else { return };
         chain.add(machine, wr, link);
     }
 }
+
 impl<'p, P: Platform> SendQueue<'p, P> {
     /// Appends datagrams up to the first that does not go straight. A function of its own, so that its loop has the
     /// registers.
@@ -141,21 +129,9 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         core: &'q Inner<'p, P>,
         half: &Half,
     ) -> Option<Chain<'q, N, M>> {
-        let ring = self.memory.as_ref()?.view::<N>()?;
-        if !self.straight || !core.cmd.health().is_alive() {
-            return None;
-        }
-        let posted = self.posted;
-        // One WQE is never used: infinihost 5.1.
-        let full = half.retired().wrapping_add(ring.mask());
-        (posted != full).then_some(Chain {
-            ring,
-            records: half.ring(ring.mask(), &core.records)?,
-            posted,
-            full,
-            before: ring.at(posted.wrapping_sub(1)),
-            waits: next::DBD,
-        })
+        let room = Room::open(core, half, &self.memory, self.straight, self.posted)?;
+        let waits = next::DBD;
+        Some(Chain { room, waits })
     }
 
     /// Writes the segments of a datagram of one entry; `None` if it is another, or there is something against it.
@@ -184,7 +160,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         {
             return None;
         }
-        let wqe = chain.wqe();
+        let wqe = chain.room.wqe();
         if M {
             let vector = core.av.own_vector(ah.index())?;
             put_vector(wqe, vector);
@@ -200,7 +176,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         let nda = self
             .shape
             .base
-            .wrapping_add(chain.ring.offset(chain.posted));
+            .wrapping_add(chain.room.ring.offset(chain.room.posted));
         Some(Link {
             nda: nda | u32::from(opcode.0),
             nds: (DATAGRAM * 4 / UNIT) as u32,
@@ -216,7 +192,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
         chain: &Chain<'_, CONNECTED, M>,
         wr: &SendWr<'_>,
     ) -> Option<Link> {
-        let wqe = chain.wqe();
+        let wqe = chain.room.wqe();
         let (plain, immediate, data, ahead) = match &wr.op {
             SendOp::Send { imm } => (WqeOpcode::SEND, imm, wqe.part::<4, 4>(), 1),
             SendOp::RdmaWrite { remote, imm } => {
@@ -250,7 +226,10 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             let at = ahead as usize * UNIT;
             let head = INLINE | length as u32;
             if length.wrapping_sub(1) >= self.shape.max_inline as usize
-                || !chain.ring.put_inline(chain.posted, at, head, wr.inline)
+                || !chain
+                    .room
+                    .ring
+                    .put_inline(chain.room.posted, at, head, wr.inline)
             {
                 return None;
             }
@@ -273,7 +252,7 @@ impl<'p, P: Platform> SendQueue<'p, P> {
             nda: self
                 .shape
                 .base
-                .wrapping_add(chain.ring.offset(chain.posted))
+                .wrapping_add(chain.room.ring.offset(chain.room.posted))
                 | opcode,
             nds: units | fence & self.fence,
             immediate: immediate.map_or([0; 4], |&Imm(bytes)| bytes),
