@@ -17,6 +17,7 @@ use log::LevelFilter;
 use ours::Ours;
 use platform_sim::fabric::topology::{NodeKind, PortRef, Topology};
 use platform_sim::fabric::{self, Capture, Fabric, FaultHandle, NodeState};
+use platform_sim::hca::infinihost::InfiniHost;
 use platform_sim::machine::{Config, HostId, Mode, OnReport, Waker, WireEnd, World};
 use platform_sim::serve::{Server, Socket};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -403,7 +404,7 @@ fn listen(waker: &Waker, commands: bool) -> Result<Receiver<Wish>, String> {
 }
 
 impl Served {
-    /// Prints use and ledger of each HCA.
+    /// Prints use, ledger and holdings of each HCA.
     fn show(&mut self) {
         let Self {
             world,
@@ -434,6 +435,13 @@ impl Served {
                 Some(ledger) if ledger.is_empty() => crate::say!("   ledger: empty"),
                 Some(ledger) => crate::say!("   ledger:\n{}", ledger.to_string().trim_end()),
                 None => crate::say!("   ledger: the device has been taken out"),
+            }
+            let model = world.with_model(*host, |hca: &mut InfiniHost, _| {
+                (hca.holdings(), hca.left(), hca.lent_pages())
+            });
+            if let Some((held, left, lent)) = model {
+                crate::say!("   holds: {held}, {lent} pages lent");
+                crate::say!("   held when it last stopped: {left}");
             }
         }
         for host in ours.iter() {

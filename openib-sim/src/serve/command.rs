@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A command. Names of nodes are those of the topology, or descriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// `show`: use and ledger of each HCA.
+    /// `show`: use, ledger and holdings of each HCA.
     Show,
     /// `stop`.
     Stop,

@@ -1,6 +1,7 @@
 //! `cargo xtask kmod`: the stack inside a kernel, and its small sister, a program that stands for one.
 
 mod build;
+mod cases;
 mod elf;
 mod embed;
 mod object;

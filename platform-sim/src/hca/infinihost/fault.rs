@@ -2,6 +2,7 @@
 //! holds, to see that it made nothing worse.
 
 use super::{InfiniHost, System};
+use core::fmt;
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 
 /// What becomes of the command that is made to fail.
@@ -52,6 +53,23 @@ pub struct Holdings {
     pub keys: usize,
 }
 
+impl fmt::Display for Holdings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            eqs,
+            cqs,
+            srqs,
+            qps,
+            keys,
+            ..
+        } = self;
+        write!(
+            f,
+            "{eqs} EQs, {cqs} CQs, {srqs} SRQs, {qps} QPs, {keys} keys"
+        )
+    }
+}
+
 impl InfiniHost {
     /// The `n`-th command from now on goes wrong (1 is the next); 0 takes that back.
     pub fn fail_command(&mut self, n: u64, fault: CommandFault) {
@@ -68,6 +86,19 @@ impl InfiniHost {
     /// Commands that came so far.
     pub fn commands(&self) -> u64 {
         self.faults.seen
+    }
+
+    /// What it still held when it was last closed or reset while it ran: of a driver that ends in good order, nothing.
+    pub fn left(&self) -> Holdings {
+        self.left
+    }
+
+    /// Pages of 4096 bytes that its driver has lent it (M-mode): firmware area, ICM, auxiliary memory.
+    pub fn lent_pages(&self) -> u64 {
+        let icm = self.chip.memory.icm();
+        icm.map_or(0, |icm| {
+            icm.mapped_pages() + icm.aux.pages() + icm.firmware.pages()
+        })
     }
 
     /// What it holds of its driver's.

@@ -139,6 +139,8 @@ pub struct InfiniHost {
     /// How long until queues in error are looked at again.
     watch: Duration,
     faults: CommandFaults,
+    /// What was held when it last stopped running.
+    left: Holdings,
     /// Room for the packet that is being made.
     scratch: Vec<u8>,
     /// Configuration space does not answer before this: a reset is under way.
@@ -174,6 +176,7 @@ impl InfiniHost {
             work: WorkList::new(),
             watch: Duration::ZERO,
             faults: CommandFaults::default(),
+            left: Holdings::default(),
             scratch: vec![0; MAX_PACKET],
             silent_until: Instant(0),
             config,

@@ -15,6 +15,10 @@ use hca_abi::infinihost::regs::CatasKind;
 impl InfiniHost {
     /// All contexts vanish, no DMA afterwards, pins released.
     pub(super) fn stop(&mut self, bus: &mut dyn Bus) {
+        let holdings = self.holdings();
+        if holdings.running {
+            self.left = holdings;
+        }
         for port in self.ports.node.external_ports() {
             self.stop_port(bus, port);
         }
