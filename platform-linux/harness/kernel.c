@@ -248,7 +248,7 @@ void openib_os_wake_word(const uint32_t *word)
 
 /* ---- locks: interrupts are threads here, so that one kind does for all ---- */
 
-void openib_os_lock_init(struct openib_lock_room *room, openib_lock_kind kind)
+void openib_os_lock_init(struct openib_lock_room *room, openib_lock_kind kind, const uint8_t *name, size_t len)
 {
 	pthread_mutex_t *lock = malloc(sizeof(*lock));
 

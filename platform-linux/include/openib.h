@@ -474,9 +474,11 @@ extern void openib_os_wait(const uint32_t *word, uint32_t value, uint64_t deadli
 extern void openib_os_wake_word(const uint32_t *word);
 
 /**
- * Makes a lock. May block.
+ * Makes a lock. May block. `name`, of `len` bytes without a zero, stays; locks of one name are of one kind to whoever
+ * checks the order in which locks are taken. That order is: the host's, a queue's, an address handle's or the
+ * machine's own.
  */
-extern void openib_os_lock_init(struct openib_lock_room *room, openib_lock_kind kind);
+extern void openib_os_lock_init(struct openib_lock_room *room, openib_lock_kind kind, const uint8_t *name, size_t len);
 
 /**
  * Ends it. May block.

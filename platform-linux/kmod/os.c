@@ -5,6 +5,7 @@
 #include <linux/io.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -216,22 +217,42 @@ static inline spinlock_t *lock_of(struct openib_lock_room *room)
 	return IN_ROOM ? (spinlock_t *)room : (spinlock_t *)room->words[0];
 }
 
-void openib_os_lock_init(struct openib_lock_room *room, openib_lock_kind kind)
+#ifdef CONFIG_LOCKDEP
+/* A class for each name, by which lockdep tells which locks are taken inside which. */
+#define CLASSES 24
+static struct {
+	struct lock_class_key key;
+	const uint8_t *name;
+	char text[24];
+} classes[CLASSES];
+static DEFINE_MUTEX(classes_lock);
+
+static void name_class(spinlock_t *lock, const uint8_t *name, size_t len)
+{
+	int at = 0;
+
+	mutex_lock(&classes_lock);
+	while (at < CLASSES - 1 && classes[at].name && classes[at].name != name)
+		at++;
+	if (!classes[at].name) {
+		classes[at].name = name;
+		snprintf(classes[at].text, sizeof(classes[at].text), "openib %.*s", (int)len, name);
+	}
+	mutex_unlock(&classes_lock);
+	lockdep_set_class_and_name(lock, &classes[at].key, classes[at].text);
+}
+#else
+static void name_class(spinlock_t *lock, const uint8_t *name, size_t len)
+{
+}
+#endif
+
+void openib_os_lock_init(struct openib_lock_room *room, openib_lock_kind kind, const uint8_t *name, size_t len)
 {
 	if (!IN_ROOM)
 		room->words[0] = (uintptr_t)kzalloc(sizeof(spinlock_t), GFP_KERNEL | __GFP_NOFAIL);
-	/* One class each for whoever checks the order in which locks are taken. */
-	switch (kind) {
-	case OPENIB_LOCK_KIND_HOST:
-		spin_lock_init(lock_of(room));
-		break;
-	case OPENIB_LOCK_KIND_INTERRUPT:
-		spin_lock_init(lock_of(room));
-		break;
-	default:
-		spin_lock_init(lock_of(room));
-		break;
-	}
+	spin_lock_init(lock_of(room));
+	name_class(lock_of(room), name, len);
 }
 
 void openib_os_lock_exit(struct openib_lock_room *room, openib_lock_kind kind)

@@ -102,7 +102,7 @@ kernel! {
         let _guard = SLEEPERS.0.lock().unwrap();
         SLEEPERS.1.notify_all();
     }
-    fn openib_os_lock_init(_room: *mut LockRoom, _kind: LockKind) {}
+    fn openib_os_lock_init(_room: *mut LockRoom, _kind: LockKind, _name: *const u8, _len: usize) {}
     fn openib_os_lock_exit(room: *mut LockRoom, _kind: LockKind) {
         // SAFETY: the library's.
         assert_eq!(unsafe { (*room).words }, [0], "a lock ends while it is held");

@@ -162,7 +162,7 @@ impl Host {
                 description,
                 frames: wanted.frames,
                 connected: wanted.connected,
-                stack: Lock::new(OsLock::new(LockKind::Host), None),
+                stack: Lock::new(OsLock::new(LockKind::Host, "host"), None),
                 look: AtomicU64::new(0),
                 wake: OsWake(device),
                 machine: Machine::new(device),

@@ -20,10 +20,10 @@ unsafe impl Sync for OsLock {}
 
 impl OsLock {
     /// Set-up only; may block.
-    pub(crate) fn new(kind: os::LockKind) -> Self {
+    pub(crate) fn new(kind: os::LockKind, name: &'static str) -> Self {
         let room = UnsafeCell::new(os::LockRoom::default());
-        // SAFETY: the room is zeroed, and nobody else knows it.
-        unsafe { os::openib_os_lock_init(room.get(), kind) };
+        // SAFETY: the room is zeroed, and nobody else knows it; the name stays.
+        unsafe { os::openib_os_lock_init(room.get(), kind, name.as_ptr(), name.len()) };
         Self { room, kind }
     }
 }

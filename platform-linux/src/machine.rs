@@ -305,11 +305,12 @@ unsafe impl Platform for Machine {
         Ok(OsCompletion::default())
     }
 
-    fn raw_lock(&self, _: &'static str, taken_by_interrupt: bool) -> OsLock {
-        OsLock::new(match taken_by_interrupt {
+    fn raw_lock(&self, name: &'static str, taken_by_interrupt: bool) -> OsLock {
+        let kind = match taken_by_interrupt {
             true => os::LockKind::Interrupt,
             false => os::LockKind::Queue,
-        })
+        };
+        OsLock::new(kind, name)
     }
 
     fn raw_gate(&self, _: &'static str) -> OsGate {

@@ -161,8 +161,10 @@ unsafe extern "C" {
     /// Wakes all who wait at `word`, which was changed before. Any context.
     pub fn openib_os_wake_word(word: *const u32);
 
-    /// Makes a lock. May block.
-    pub fn openib_os_lock_init(room: *mut LockRoom, kind: LockKind);
+    /// Makes a lock. May block. `name`, of `len` bytes without a zero, stays; locks of one name are of one kind to whoever
+    /// checks the order in which locks are taken. That order is: the host's, a queue's, an address handle's or the
+    /// machine's own.
+    pub fn openib_os_lock_init(room: *mut LockRoom, kind: LockKind, name: *const u8, len: usize);
     /// Ends it. May block.
     pub fn openib_os_lock_exit(room: *mut LockRoom, kind: LockKind);
     /// Takes a lock that is not of interrupt handlers.

@@ -58,7 +58,8 @@ impl<T, R: RawLock> Lock<T, R> {
         }
     }
 
-    /// Runs `f` on the state. `f` is short: it does not block, call back, or lock again.
+    /// Runs `f` on the state. `f` is short: it does not block or call back. It takes another lock in this order alone: the
+    /// owner of a stack may hold its own while it posts and polls, and a send queue looks at an address handle.
     #[inline(always)]
     pub fn with<U>(&self, f: impl FnOnce(&mut T) -> U) -> U {
         let saved = self.raw.acquire();
