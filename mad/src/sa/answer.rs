@@ -18,6 +18,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
 {
     /// A MAD that the dispatch gave to this agent. What is not awaited is ignored.
     pub fn handle(&mut self, received: &Received, now: Instant) {
+        self.stir();
         let header = received.header();
         if header.class != MgmtClass::SUBN_ADM || header.class_version != SaHeader::CLASS_VERSION {
             return;
@@ -34,6 +35,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
 
     /// A send of the MAD with this transaction id did not reach the wire. Says whether it was ours.
     pub fn send_failed(&mut self, tid: u64, now: Instant) -> bool {
+        self.stir();
         if AgentId::of_tid(tid) != self.agent {
             return false;
         }

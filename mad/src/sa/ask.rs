@@ -68,6 +68,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         record: &A,
         mask: ComponentMask,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         self.reachable()?;
         let mad = request(Method::GET_TABLE, record, mask)?;
         let transaction = None;
@@ -83,6 +84,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         patience: Patience,
         now: Instant,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         self.reachable()?;
         let mad = request(method, record, mask)?;
         let transaction = Transaction::new(patience, now);
@@ -134,6 +136,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         record: &McMemberRecord,
         mask: ComponentMask,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         self.reachable()?;
         let bits = record.join_state;
         if bits.is_empty() {
@@ -167,6 +170,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         mgid: Gid,
         bits: JoinState,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         let member = |group: &Option<Group>| {
             let known = group.as_ref().filter(|known| known.mgid == mgid);
             known.is_some_and(|known| known.wants(user).intersects(bits))
@@ -193,6 +197,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         service: &ServiceRecord,
         mask: ComponentMask,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         let mad = request(Method::SET, service, mask)?;
         self.keep(cookie, Kept::service(cookie, mad, service))
     }
@@ -204,6 +209,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         service: &ServiceRecord,
         now: Instant,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         let mask = ServiceRecord::ID
             .or(ServiceRecord::GID)
             .or(ServiceRecord::P_KEY);
@@ -215,6 +221,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
     /// Subscribes to reports, and stays subscribed; they come out of [`poll`](Self::poll). `info.subscribe` and
     /// `info.qpn` are filled in.
     pub fn subscribe(&mut self, cookie: u64, info: &InformInfo) -> Result<QueryId, SaError> {
+        self.stir();
         let info = InformInfo {
             subscribe: true,
             qpn: Qpn::GSI,
@@ -231,6 +238,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
         info: &InformInfo,
         now: Instant,
     ) -> Result<QueryId, SaError> {
+        self.stir();
         let info = InformInfo {
             subscribe: false,
             qpn: Qpn::GSI,
@@ -269,6 +277,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
     /// Takes a request back: it ends with [`NoAnswer::Cancelled`]. A join or a leave that is under way at the SA goes
     /// on there; what a cancelled join brought is left again. Says whether it was waiting.
     pub fn cancel(&mut self, query: QueryId) -> bool {
+        self.stir();
         let mut queries = self.queries.iter_mut().flatten();
         let Some(found) = queries.find(|other| other.id == query) else {
             return false;

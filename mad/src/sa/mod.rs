@@ -112,6 +112,8 @@ pub struct Sa<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, cons
     table_state: TableState,
     outbox: Deque<Outgoing, OUTBOX>,
     reports: Deque<SaNotice, REPORTS>,
+    /// Polls before this find nothing, unless something is asked, or arrives.
+    quiet_until: Instant,
 }
 
 // SAFETY: it holds values alone, no owner of anything.
@@ -146,11 +148,18 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
             table_state: TableState::Free,
             outbox: Deque::new(),
             reports: Deque::new(),
+            quiet_until: Instant(0),
         }
+    }
+
+    /// Something may be due now.
+    const fn stir(&mut self) {
+        self.quiet_until = Instant(0);
     }
 
     /// Makes a [blank](Blank) client the one that acts as `agent`.
     pub const fn set_up(&mut self, agent: AgentId, config: SaConfig) {
+        self.stir();
         self.agent = agent;
         self.config = config;
     }
@@ -164,6 +173,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
 
     /// Takes note of where the port stands. Requests go to the new SM; without one they fail.
     pub fn port_changed(&mut self, port: &SaPort, now: Instant) {
+        self.stir();
         let before = self.port;
         self.port = *port;
         if !port.is_usable() {
@@ -181,6 +191,7 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
 
     /// The subnet manager asks to register everything anew. protocols 9.10.
     pub fn reregister(&mut self) {
+        self.stir();
         self.forgotten();
     }
 
@@ -254,6 +265,25 @@ impl<const QUERIES: usize, const GROUPS: usize, const KEPT: usize, const TABLE: 
     /// that is thrown away counts as a try.
     pub fn poll(&mut self, now: Instant) -> SaNext {
         let now = now.on_the_clock();
+        let quiet_until = self.quiet_until;
+        let quiet = now < quiet_until;
+        // Tests look in spite of it.
+        if quiet && !cfg!(test) {
+            return SaNext::WaitUntil(quiet_until);
+        }
+        let next = self.next(now);
+        if let SaNext::WaitUntil(at) = next {
+            self.quiet_until = at;
+        }
+        #[cfg(test)]
+        if quiet {
+            let expected = SaNext::WaitUntil(quiet_until);
+            assert_eq!(next, expected, "somebody forgot to stir");
+        }
+        next
+    }
+
+    fn next(&mut self, now: Instant) -> SaNext {
         if matches!(self.table_state, TableState::Ready { shown: true, .. }) {
             self.table_state = TableState::Free;
         }
