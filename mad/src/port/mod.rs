@@ -156,6 +156,10 @@ pub struct MadPort<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: u
     rings: Rings<'v, P>,
     queues: [Queue<'v, V::Qp<'v>, P>; 2],
     slots: Table<'v, Slot, P>,
+    /// How many of them are in use.
+    used: usize,
+    /// One of them may have failed.
+    failed: bool,
     order: u64,
     looped: Fifo<'v, Received, P>,
     place: Place,
@@ -220,6 +224,8 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
             rings,
             queues,
             slots,
+            used: 0,
+            failed: false,
             order: 0,
             looped,
             place: Place {
@@ -304,9 +310,8 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
 
     /// How many MADs [`send`](Self::send) would take. Ask before asking others what they have to send.
     pub fn room(&self) -> usize {
-        let free = |slot: &&Slot| slot.state == SlotState::Free;
         let looped = LOOPED.saturating_sub(self.looped.len());
-        self.slots.iter().filter(free).count().min(looped)
+        SENDS.saturating_sub(self.used).min(looped)
     }
 
     /// Sends a MAD. Directed-route SMPs first go through the SMI (protocols 3.5): one of our own that ends here, as
@@ -360,6 +365,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
             flushed: 0,
         };
         self.order = self.order.wrapping_add(1);
+        self.used = self.used.saturating_add(1);
         if !well {
             return Ok(());
         }
@@ -406,6 +412,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
     fn set(&mut self, index: usize, state: SlotState) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.state = state;
+            self.failed |= matches!(state, SlotState::Failed(_));
         }
     }
 
@@ -413,7 +420,9 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
     fn free(&mut self, index: usize) {
         if let Some(slot) = self.slots.get_mut(index) {
             let ah = slot.ah;
+            let used = slot.state != SlotState::Free;
             *slot = Slot::FREE;
+            self.used = self.used.saturating_sub(used.into());
             if let Some(ah) = ah {
                 // It fails only if the HCA has, and then the reset takes the handle back.
                 let _ = self.device.destroy_ah(ah);
@@ -477,12 +486,15 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
 
     /// What needs no completion.
     fn pending(&mut self) -> Option<PortNext> {
-        for (index, slot) in self.slots.iter().enumerate() {
-            if let SlotState::Failed(status) = slot.state {
-                let Slot { tid, to, .. } = *slot;
-                self.free(index);
-                return Some(PortNext::SendFailed { tid, to, status });
+        if self.failed {
+            for (index, slot) in self.slots.iter().enumerate() {
+                if let SlotState::Failed(status) = slot.state {
+                    let Slot { tid, to, .. } = *slot;
+                    self.free(index);
+                    return Some(PortNext::SendFailed { tid, to, status });
+                }
             }
+            self.failed = false;
         }
         for queue in &mut self.queues {
             if let Health::Sick { reset, asked } = &mut queue.health
@@ -526,9 +538,9 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
                 slot.state = SlotState::Waiting;
                 self.resume(which);
             }
-            WcStatus::Flushed => slot.state = SlotState::Failed(WcStatus::Flushed),
+            WcStatus::Flushed => self.set(index, SlotState::Failed(WcStatus::Flushed)),
             status => {
-                slot.state = SlotState::Failed(status);
+                self.set(index, SlotState::Failed(status));
                 self.queue(which).sicken(false);
             }
         }
@@ -674,6 +686,7 @@ impl<'v, V: Verbs, P: Platform, const RECVS: usize, const SENDS: usize>
             };
             if gone {
                 slot.state = SlotState::Failed(WcStatus::Flushed);
+                self.failed = true;
             }
         }
         let Self { queues, rings, .. } = self;

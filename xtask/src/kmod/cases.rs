@@ -459,13 +459,19 @@ fn nothing_left(lab: &mut Guests, options: &Options) -> Outcome {
     let shown = lab.ledgers()?;
     lab.ok(1, "insmod /run/openib.ko p_keys=0x8001", 90)?;
     up(lab, options)?;
-    Ok(line(&shown.join("\n"), "ledger"))
+    let ledger = shown.iter().skip_while(|line| !line.contains("ledger"));
+    let ledger: Vec<&str> = ledger
+        .take_while(|line| !line.contains("holds"))
+        .map(|line| line.trim())
+        .collect();
+    Ok(ledger.join(" "))
 }
 
 /// The debugging kernel still looks for faults of locks, knows of no memory that nobody reaches, and of no DMA that went
 /// wrong. (What it finds at once, it says, which every case looks for.)
 fn debugging(lab: &mut Guests, _: &Options) -> Outcome {
     let script = "grep -q 'debug_locks: *1' /proc/lockdep_stats || { echo 'lockdep is off'; exit 1; }
+        mount | grep -q debugfs || mount -t debugfs debugfs /sys/kernel/debug
         cd /sys/kernel/debug && [ $(cat dma-api/error_count) = 0 ] && [ $(cat dma-api/disabled) = N ] || { grep . dma-api/*; exit 1; }
         echo scan > kmemleak && sleep 6 && echo scan > kmemleak && cat kmemleak > /run/leaks
         grep -A20 -e openib /run/leaks && exit 1
