@@ -239,6 +239,31 @@ fn loom_a_cq_that_comes_while_the_hca_ends_fires() {
 }
 
 #[test]
+fn loom_a_cq_that_is_armed_while_the_hca_ends_fires_after_that() {
+    let machine = machine();
+    explore("end against arming", None, move || {
+        let place = Arc::new(CqPlace::new(machine));
+        let health = Arc::new(Health::new());
+        place.publish(5, 1, &health);
+        let end = {
+            let (place, health) = (place.clone(), health.clone());
+            thread::spawn(move || {
+                // As `Inner::fail` does.
+                health.latch(End::Failed);
+                place.fire();
+            })
+        };
+        // What fired before is taken; then armed as `CqRef::req_notify` does, which looks for the end first.
+        place.take_fired(1);
+        if !health.is_alive() {
+            place.fire();
+        }
+        end.join().unwrap();
+        assert!(place.take_fired(1), "armed, and nobody fires it");
+    });
+}
+
+#[test]
 fn loom_who_finds_that_a_cq_fired_sees_what_came_before() {
     let machine = machine();
     explore("firing of a CQ", None, move || {
