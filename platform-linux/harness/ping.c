@@ -31,9 +31,11 @@ struct openib_net {
 	bool reply_waits;
 };
 
-void openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len)
+bool openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len, bool offered)
 {
+	(void)offered; /* ICMP is not among what it is about. */
 	memcpy(to, packet->bytes, len);
+	return false;
 }
 
 static bool send_datagram(struct openib_host *host, const uint8_t *to, uint16_t ether_type, const uint8_t *bytes,
@@ -122,8 +124,9 @@ static void receive_ip(struct openib_net *net, const uint8_t *ip, size_t len)
 }
 
 void openib_os_receive(struct openib_net *net, openib_arrival arrival, uint16_t ether_type, const uint8_t *data,
-		       size_t len)
+		       size_t len, bool verified)
 {
+	(void)verified;
 	if (ether_type == ARP)
 		receive_arp(net, data, len);
 	else if (ether_type == IPV4 && arrival == OPENIB_ARRIVAL_HOST)

@@ -302,6 +302,10 @@ struct openib_identity {
    * Events come by messages.
    */
   bool messages;
+  /**
+   * It puts in and verifies the checksums of what datagrams carry: see `openib_os_fill`, `openib_os_receive`.
+   */
+  bool checksums;
 };
 
 /**
@@ -545,19 +549,22 @@ extern void openib_os_panic(const uint8_t *text, size_t len);
 
 /**
  * A datagram came: `len` bytes that are the library's again when this returns. Called from `openib_poll` with the
- * host locked: it takes a copy and calls nothing of the library.
+ * host locked: it takes a copy and calls nothing of the library. `verified` says that the HCA found the checksums right,
+ * of an IPv4 header and of the TCP or UDP behind it.
  */
 extern void openib_os_receive(struct openib_net *net,
                               openib_arrival arrival,
                               uint16_t ether_type,
                               const uint8_t *data,
-                              size_t len);
+                              size_t len,
+                              bool verified);
 
 /**
  * Writes the first `len` bytes of `packet` to `to`, which the HCA will read. Called from `openib_send` with the host
- * locked: it calls nothing of the library.
+ * locked: it calls nothing of the library. With `offered` it may leave out the checksums of an IPv4 packet with TCP or
+ * UDP that is no fragment, both of them: whether it did is the answer. The HCA puts them in.
  */
-extern void openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len);
+extern bool openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len, bool offered);
 
 /**
  * Opens the HCA of `device`: a second and more. On success `*host` is the host; on failure everything is as before, and

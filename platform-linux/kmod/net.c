@@ -3,10 +3,14 @@
 #include <linux/ethtool.h>
 #include <linux/icmpv6.h>
 #include <linux/if_arp.h>
+#include <linux/ip.h>
 #include <linux/rtnetlink.h>
 #include <linux/skbuff.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
 #include <net/dst.h>
 #include <net/icmp.h>
+#include <net/ip.h>
 
 #include "kernel.h"
 
@@ -45,15 +49,36 @@ static const struct header_ops header_ops = {
 
 /* ---- data path ---- */
 
-void openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len)
+/* The sum that is wanted is one that an HCA knows: of TCP or UDP right behind the IPv4 header of a whole packet. */
+static bool known_sum(const struct sk_buff *skb)
+{
+	const struct iphdr *header = ip_hdr(skb);
+
+	if (skb->protocol != htons(ETH_P_IP) || skb_network_offset(skb) || skb_headlen(skb) < sizeof(*header) ||
+	    ip_is_fragment(header) || skb_checksum_start_offset(skb) != ip_hdrlen(skb))
+		return false;
+	switch (header->protocol) {
+	case IPPROTO_TCP:
+		return skb->csum_offset == offsetof(struct tcphdr, check);
+	case IPPROTO_UDP:
+		return skb->csum_offset == offsetof(struct udphdr, check);
+	default:
+		return false;
+	}
+}
+
+bool openib_os_fill(struct openib_packet *packet, uint8_t *to, size_t len, bool offered)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;
+	bool wanted = skb->ip_summed == CHECKSUM_PARTIAL;
+	bool left = wanted && offered && known_sum(skb);
 
-	/* The sum is made on the way, where it is wanted. */
-	if (skb->ip_summed == CHECKSUM_PARTIAL)
+	/* What the HCA does not do is made on the way, where it is wanted. */
+	if (wanted && !left)
 		skb_copy_and_csum_dev(skb, to);
 	else
 		skb_copy_bits(skb, 0, to, len);
+	return left;
 }
 
 /* The path is known to be narrow from now on; telling the sender takes locks that are held here. */
@@ -152,7 +177,7 @@ static struct sk_buff *room(struct openib_device *device, size_t len)
 }
 
 void openib_os_receive(struct openib_net *net, openib_arrival arrival, uint16_t ether_type, const uint8_t *data,
-		       size_t len)
+		       size_t len, bool verified)
 {
 	struct openib_device *device = net->device;
 	struct header *header;
@@ -171,6 +196,8 @@ void openib_os_receive(struct openib_net *net, openib_arrival arrival, uint16_t 
 	skb->pkt_type = arrival == OPENIB_ARRIVAL_HOST	    ? PACKET_HOST :
 			arrival == OPENIB_ARRIVAL_BROADCAST ? PACKET_BROADCAST :
 							      PACKET_MULTICAST;
+	if (verified && net->dev->features & NETIF_F_RXCSUM)
+		skb->ip_summed = CHECKSUM_UNNECESSARY;
 	skb_reset_mac_header(skb);
 	__skb_pull(skb, sizeof(*header));
 	dev_sw_netstats_rx_add(net->dev, len);
@@ -369,6 +396,11 @@ int openib_nets_make_one(struct openib_device *device, u8 port, u16 p_key)
 	if (!dev->tstats) {
 		free_netdev(dev);
 		return -ENOMEM;
+	}
+	/* Sums that the HCA does not make are made while copying: offered either way. */
+	if (device->identity.checksums) {
+		dev->features |= NETIF_F_RXCSUM;
+		dev->hw_features |= NETIF_F_RXCSUM;
 	}
 	SET_NETDEV_DEV(dev, &device->pdev->dev);
 	dev->sysfs_groups[0] = &attribute_group;

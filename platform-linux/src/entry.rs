@@ -14,7 +14,7 @@ use crate::logger;
 use crate::os;
 use core::ffi::{CStr, c_char};
 use core::ptr::NonNull;
-use core_ib::verbs::{Device as _, VerbsError};
+use core_ib::verbs::{Device as _, DeviceCaps, VerbsError};
 use core_ib::wire::ipoib::{EtherType, LinkAddress};
 use core_ib::{Gid, PKey};
 use ib_stack::StackError;
@@ -87,6 +87,8 @@ pub struct Identity {
     pub ports: u8,
     /// Events come by messages.
     pub messages: bool,
+    /// It puts in and verifies the checksums of what datagrams carry: see `openib_os_fill`, `openib_os_receive`.
+    pub checksums: bool,
 }
 
 /// What a poll did, and what is to be done.
@@ -226,6 +228,7 @@ pub unsafe extern "C" fn openib_identify(host: *const Host, identity: *mut Ident
         firmware: about.fw_version,
         ports: about.port_count,
         messages: hca.interrupts() == mthca_hw::Interrupts::Messages,
+        checksums: about.caps.contains(DeviceCaps::IP_CHECKSUM),
     };
     // SAFETY: the caller's.
     unsafe { *identity = found };

@@ -141,8 +141,8 @@ kernel! {
         std::eprintln!("{}", String::from_utf8_lossy(text));
     }
     fn openib_os_panic(_text: *const u8, _len: usize) { std::process::abort() }
-    fn openib_os_receive(_net: *mut Net, _arrival: Arrival, _type: u16, _data: *const u8, _len: usize) {}
-    fn openib_os_fill(_packet: *mut Packet, _to: *mut u8, _len: usize) {}
+    fn openib_os_receive(_net: *mut Net, _arrival: Arrival, _type: u16, _data: *const u8, _len: usize, _verified: bool) {}
+    fn openib_os_fill(_packet: *mut Packet, _to: *mut u8, _len: usize, _offered: bool) -> bool { false }
 }
 
 use std::string::String;

@@ -431,9 +431,14 @@ impl Host {
         more: bool,
     ) -> Result<(), SendError> {
         let sent = self.with_link(index, |link, now| {
+            let offered = link.has_checksums(len);
             let (frame, room) = link.begin(ether_type, len, now)?;
+            let to_fill = room.as_mut_ptr();
             // SAFETY: the packet is the caller's, and the room is as long as the datagram.
-            unsafe { os::openib_os_fill(packet, room.as_mut_ptr(), room.len()) };
+            let unsummed = unsafe { os::openib_os_fill(packet, to_fill, room.len(), offered) };
+            if unsummed && offered {
+                link.leave_checksums(frame);
+            }
             let sent = link.finish(to, frame, now);
             if !more {
                 link.flush();
@@ -512,7 +517,7 @@ fn hand_on(net: *mut os::Net, info: &FrameInfo, datagram: &[u8]) {
     };
     let (ether_type, data, len) = (info.ether_type.0, datagram.as_ptr(), datagram.len());
     // SAFETY: the interface stays until the host is closed; the datagram is there for the length of the call.
-    unsafe { os::openib_os_receive(net, arrival, ether_type, data, len) };
+    unsafe { os::openib_os_receive(net, arrival, ether_type, data, len, info.verified) };
 }
 
 /// Why an interface is down, for the log.

@@ -197,15 +197,18 @@ unsafe extern "C" {
     pub fn openib_os_panic(text: *const u8, len: usize);
 
     /// A datagram came: `len` bytes that are the library's again when this returns. Called from `openib_poll` with the
-    /// host locked: it takes a copy and calls nothing of the library.
+    /// host locked: it takes a copy and calls nothing of the library. `verified` says that the HCA found the checksums right,
+    /// of an IPv4 header and of the TCP or UDP behind it.
     pub fn openib_os_receive(
         net: *mut Net,
         arrival: Arrival,
         ether_type: u16,
         data: *const u8,
         len: usize,
+        verified: bool,
     );
     /// Writes the first `len` bytes of `packet` to `to`, which the HCA will read. Called from `openib_send` with the host
-    /// locked: it calls nothing of the library.
-    pub fn openib_os_fill(packet: *mut Packet, to: *mut u8, len: usize);
+    /// locked: it calls nothing of the library. With `offered` it may leave out the checksums of an IPv4 packet with TCP or
+    /// UDP that is no fragment, both of them: whether it did is the answer. The HCA puts them in.
+    pub fn openib_os_fill(packet: *mut Packet, to: *mut u8, len: usize, offered: bool) -> bool;
 }

@@ -80,7 +80,8 @@ pub struct Config {
     pub command_time: Duration,
     /// From the store that resets to an answer of configuration space, which is all ones meanwhile. 0: at once.
     pub reset_time: Duration,
-    /// M-mode: checksums of datagrams are offered, as late firmware does.
+    /// M-mode: checksums of datagrams are offered, as late firmware does. At first so but for the Sinai with the older device
+    /// number, which stands for the others.
     pub checksums: bool,
 }
 
@@ -112,7 +113,7 @@ impl Config {
             board_id: facts.board_id.into(),
             command_time: Duration::ZERO,
             reset_time: Duration::ZERO,
-            checksums: facts.mode == Mode::M,
+            checksums: matches!(variant, Variant::Arbel | Variant::Sinai),
         }
     }
 

@@ -136,12 +136,13 @@ fn the_feature_is_offered_by_cards_of_m_mode_whose_firmware_has_it() {
         (of(Variant::ArbelCompat), false),
         (of(Variant::Arbel), true),
         (of(Variant::Sinai), true),
+        (of(Variant::SinaiOld), false),
         (old, false),
     ] {
         let variant = config.variant;
         let mut rig = Rig::new(config);
         match variant {
-            Variant::Arbel | Variant::Sinai => rig.lend(),
+            Variant::Arbel | Variant::Sinai | Variant::SinaiOld => rig.lend(),
             _ => assert_eq!(rig.plain(Opcode::SYS_EN, 0), CmdStatus::OK),
         }
         rig.command(Opcode::QUERY_DEV_LIM, 0, 0, OUT);
