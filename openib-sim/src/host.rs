@@ -5,14 +5,15 @@
 
 use crate::ip::{Echo, IpHost, Transfer};
 use crate::peer::{PeerStatus, Peers};
+use crate::sums;
 use crate::tun::{BurstTun, Cidr, Outbox};
 use core::time::Duration;
 use core_ib::Instant;
 use core_ib::platform::{Completion, Platform, Wake};
-use core_ib::verbs::{Device, VerbsError};
+use core_ib::verbs::{Device, DeviceCaps, VerbsError};
 use ib_sm::Level as SmLevel;
-use ib_stack::ipoib::SendError;
 use ib_stack::ipoib::link::LinkState;
+use ib_stack::ipoib::{NetInterface, SendError};
 use ib_stack::{PortStatistics, PortStatus, SmReport, SmRole, Stack, StackError, StackEvent};
 use mthca_hw::Hca;
 use platform_sim::machine::SimPlatform;
@@ -429,6 +430,11 @@ fn with_stack(
             }
         }
     }
+    if let IpEnd::Programs(ip) = end
+        && hca.query_device().caps.contains(DeviceCaps::IP_CHECKSUM)
+    {
+        ip.leave_sums(machine.now());
+    }
     remote.phase(Phase::Running);
     let mut host = Host {
         machine,
@@ -458,6 +464,19 @@ fn with_stack(
         End::Failed(error) => Err(error.to_string()),
         End::Peers(why) => Err(why),
     }
+}
+
+/// Sends a packet without a checksum of TCP or UDP: the HCA makes it if it can, else it is made here.
+fn send_unsummed(
+    ip: &mut impl NetInterface,
+    packet: &mut [u8],
+    now: Instant,
+) -> Result<(), SendError> {
+    if !ip.has_checksums(packet.len()) || !sums::can_be_left(packet) {
+        sums::fill(packet);
+        return ip.send(packet, now);
+    }
+    ip.send_unsummed_with(packet.len(), now, &mut |room| room.copy_from_slice(packet))
 }
 
 struct Host<'h, 'p> {
@@ -599,10 +618,10 @@ impl<'h, 'p> Host<'h, 'p> {
                 any = true;
             }
         }
-        while self.stack.receive(0, now, &mut |packet| {
+        while self.stack.receive_judged(0, now, &mut |packet, verified| {
             *received += 1;
             match end {
-                IpEnd::Programs(ip) => ip.receive(packet),
+                IpEnd::Programs(ip) => ip.receive(packet, verified),
                 IpEnd::Tun(tun) => {
                     if !tun.outbox.push(packet) {
                         *dropped += u64::from(tun.outbox.flush().is_err());
@@ -644,8 +663,14 @@ impl<'h, 'p> Host<'h, 'p> {
                 }
                 IpEnd::None => None,
             };
-            let Some(packet) = packet else { break };
-            match self.stack.send(0, &packet, now) {
+            let Some(mut packet) = packet else { break };
+            let leaves = matches!(&*self.end, IpEnd::Programs(ip) if ip.leaves_sums());
+            let sent = match self.stack.ip(0) {
+                Some(ip) if leaves => send_unsummed(ip, &mut packet, now),
+                Some(ip) => ip.send(&packet, now),
+                None => Err(SendError::Down),
+            };
+            match sent {
                 Ok(()) => {
                     self.packets.0 += 1;
                     any = true;

@@ -3,10 +3,11 @@
 //!
 //! No thread and no clock: the owner hands packets in, takes packets out, and says what time it is.
 
+use crate::sums;
 use core::time::Duration;
 use core_ib::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium};
+use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
 use smoltcp::socket::{icmp, tcp};
 use smoltcp::wire::{
     HardwareAddress, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpCidr,
@@ -26,8 +27,10 @@ struct Wire {
     mtu: usize,
     received: VecDeque<Vec<u8>>,
     to_send: VecDeque<Vec<u8>>,
-    /// Packets that found no room.
+    /// Packets that found no room, or whose checksum was wrong.
     dropped: u64,
+    /// The checksums of TCP and UDP are left to whoever carries the packets.
+    leaves_sums: bool,
 }
 
 struct Incoming(Vec<u8>);
@@ -70,6 +73,10 @@ impl phy::Device for Wire {
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.mtu;
         capabilities.checksum = ChecksumCapabilities::default();
+        if self.leaves_sums {
+            capabilities.checksum.tcp = Checksum::None;
+            capabilities.checksum.udp = Checksum::None;
+        }
         capabilities
     }
 }
@@ -184,6 +191,7 @@ impl IpHost {
             received: VecDeque::new(),
             to_send: VecDeque::new(),
             dropped: 0,
+            leaves_sums: false,
         };
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
@@ -214,10 +222,35 @@ impl IpHost {
         }
     }
 
-    /// A packet came.
-    pub fn receive(&mut self, packet: &[u8]) {
-        if self.wire.received.len() < QUEUE {
-            self.wire.received.push_back(packet.to_vec());
+    /// From now on the checksums of TCP and UDP are left out of the packets that it [sends](Self::pop), in both versions of IP:
+    /// its owner has them put in.
+    pub fn leave_sums(&mut self, now: Instant) {
+        if core::mem::replace(&mut self.wire.leaves_sums, true) {
+            return;
+        }
+        // It asks what its wire can do once, when it is made.
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = u64::from(self.next_port) << 32 | now.0 & 0xffff_ffff;
+        let addresses = self.interface.ip_addrs().to_vec();
+        self.interface = Interface::new(config, &mut self.wire, at(now));
+        self.interface.update_ip_addrs(|list| {
+            for address in addresses {
+                let _ = list.push(address); // there was room before
+            }
+        });
+    }
+
+    /// Does it leave them?
+    pub const fn leaves_sums(&self) -> bool {
+        self.wire.leaves_sums
+    }
+
+    /// A packet came; `verified` if the checksum of TCP or UDP in it is known to be right.
+    pub fn receive(&mut self, packet: &[u8], verified: bool) {
+        let mut packet = packet.to_vec();
+        let is_looked_at = !self.wire.leaves_sums || verified;
+        if self.wire.received.len() < QUEUE && (is_looked_at || sums::is_right(&mut packet)) {
+            self.wire.received.push_back(packet);
         } else {
             self.wire.dropped += 1;
         }
@@ -233,7 +266,7 @@ impl IpHost {
         self.wire.to_send.push_front(packet);
     }
 
-    /// Packets that came and found no room.
+    /// Packets that came and found no room, or were wrong.
     pub const fn dropped(&self) -> u64 {
         self.wire.dropped
     }
@@ -559,7 +592,7 @@ mod tests {
                 while let Some(packet) = hosts[side].pop() {
                     count += 1;
                     if lose == 0 || count % lose != 0 {
-                        hosts[1 - side].receive(&packet);
+                        hosts[1 - side].receive(&packet, false);
                     }
                 }
             }
@@ -613,6 +646,30 @@ mod tests {
         );
         assert_eq!(echoes.len(), 7);
         assert!(!hosts[0].is_pinging());
+    }
+
+    #[test]
+    fn what_leaves_its_checksums_out_takes_nothing_that_is_wrong() {
+        let mut hosts = pair();
+        hosts
+            .iter_mut()
+            .for_each(|host| host.leave_sums(Instant(0)));
+        assert!(hosts[0].leaves_sums());
+        for peer in ["10.0.0.2", "fd00::2"] {
+            hosts[0].send(peer.parse().unwrap(), 5001, 10);
+        }
+        let mut versions = Vec::new();
+        hosts[0].poll(Instant(0));
+        while let Some(mut packet) = hosts[0].pop() {
+            versions.push(packet[0] >> 4);
+            let before = hosts[1].dropped();
+            hosts[1].receive(&packet, false);
+            assert_eq!(hosts[1].dropped(), before + 1, "without a checksum");
+            sums::fill(&mut packet);
+            hosts[1].receive(&packet, false);
+            assert_eq!(hosts[1].dropped(), before + 1, "with one");
+        }
+        assert_eq!(versions, [4, 6]);
     }
 
     #[test]

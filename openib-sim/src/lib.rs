@@ -18,4 +18,5 @@ pub mod peer;
 pub mod relay;
 pub mod serve;
 pub mod sim;
+mod sums;
 pub mod tun;

@@ -539,6 +539,17 @@ impl<'d, V: Verbs, P: Platform> Stack<'d, V, P> {
     pub fn receive(&mut self, index: usize, now: Instant, take: &mut dyn FnMut(&[u8])) -> bool {
         self.ip(index).is_some_and(|ip| ip.receive(now, take))
     }
+
+    /// The same, and tells `take` whether the HCA found its checksums right: see [`NetInterface::receive_judged`].
+    pub fn receive_judged(
+        &mut self,
+        index: usize,
+        now: Instant,
+        take: &mut dyn FnMut(&[u8], bool),
+    ) -> bool {
+        self.ip(index)
+            .is_some_and(|ip| ip.receive_judged(now, take))
+    }
 }
 
 enum Refused {
