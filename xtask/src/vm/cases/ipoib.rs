@@ -8,6 +8,7 @@ pub const CASES: &[Case] = &[
     Case::new("IPoIB ping", ping),
     Case::new("IPoIB multicast", multicast),
     Case::new("IPoIB P_Key child", child),
+    Case::new("IPoIB checksums", checksums),
     Case::new("iperf3 datagram", |lab, terms| {
         iperf(lab, terms, "datagram")
     }),
@@ -76,6 +77,65 @@ fn child(lab: &mut Lab, _: &Terms) -> Outcome {
         lab.ok(guest, "echo 0x8001 > /sys/class/net/ib0/delete_child", 20)?;
     }
     Ok(line_with(&said, "rtt"))
+}
+
+/// Segments and datagrams whose checksum was wrong, by a guest's own reckoning, and segments that came.
+const SUM_ERRORS: &str = "awk '
+    /^(Tcp|Udp):/ && !names[$1] { names[$1] = $0; next }
+    /^(Tcp|Udp):/ { split(names[$1], name); for (i = 2; i <= NF; i++) if (name[i] ~ /^(InCsumErrors|InSegs|InDatagrams)$/) print $1 name[i], $i }
+    ' /proc/net/snmp";
+
+/// Where the HCA offers checksums, the driver has it make and verify them. Each end in turn lets its own IP stack verify
+/// what the other end's HCA has put in: nothing is wrong.
+fn checksums(lab: &mut Lab, terms: &Terms) -> Outcome {
+    let offered = matches!(terms.model, "arbel" | "sinai");
+    let (sending, receiving) = match offered {
+        true => ("tx-checksum-ipv4: on", "rx-checksumming: on"),
+        false => ("tx-checksum-ipv4: off", "rx-checksumming: off"),
+    };
+    let mut figures = Vec::new();
+    for (verifies, sends) in [(1, 2), (2, 1)] {
+        let said = lab.ok(sends, "ethtool -k ib0", 10)?;
+        holds(&said, &[sending, receiving])?;
+        if offered {
+            lab.ok(verifies, "ethtool -K ib0 rx off", 10)?;
+        }
+        let before = lab.ok(verifies, SUM_ERRORS, 10)?;
+        let address = format!("10.9.1.{verifies}");
+        for more in ["-n 2M", "-u -b 20M -l 1400 -n 1M"] {
+            let (serve, ask) = ("iperf3 -s -1", format!("iperf3 -c {address} {more}"));
+            lab.pair(Listens::Tcp(5201), (verifies, serve), (sends, &ask), 60)?;
+        }
+        let after = lab.ok(verifies, SUM_ERRORS, 10)?;
+        if offered {
+            lab.ok(verifies, "ethtool -K ib0 rx on", 10)?;
+        }
+        let moved = |name: &str| counter(&after, name).zip(counter(&before, name));
+        let [segments, datagrams, wrong, wrong_too] = [
+            "Tcp:InSegs",
+            "Udp:InDatagrams",
+            "Tcp:InCsumErrors",
+            "Udp:InCsumErrors",
+        ]
+        .map(|name| moved(name).map(|(after, before)| after.saturating_sub(before)));
+        let came =
+            segments.is_some_and(|count| count > 100) && datagrams.is_some_and(|count| count > 100);
+        if !came || wrong != Some(0) || wrong_too != Some(0) {
+            return Err(format!(
+                "guest {verifies}, before:\n{before}after:\n{after}"
+            ));
+        }
+        figures.extend(segments.zip(datagrams));
+    }
+    let counts = figures.iter().map(|(tcp, udp)| format!("{tcp} + {udp}"));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    Ok(format!("{sending}, {counts} right"))
+}
+
+/// A line of [`SUM_ERRORS`].
+fn counter(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 fn mode(lab: &mut Lab, mode: &str) -> Result<(), String> {
