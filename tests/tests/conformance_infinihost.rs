@@ -46,6 +46,12 @@ const POOR: Declared = Declared {
     ..DECLARED
 };
 
+/// Late firmware of mem-free cards.
+const SUMMING: Declared = Declared {
+    features: DECLARED.features.union(Features::CHECKSUMS),
+    ..DECLARED
+};
+
 /// The least, and a few of what is there only if somebody wants it.
 const PROFILE: Profile = Profile {
     mws: 4,
@@ -229,10 +235,10 @@ fn poor(case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
     run(&make_poor, true, &POOR, case);
 }
 
-/// Two machines whose cards are of this variant.
+/// Two machines whose cards are of this variant, which is mem-free.
 fn of(variant: Variant, case: impl FnOnce(&InfiniHosts<'_>) + Send + 'static) {
     let change = move |card: &mut Config| *card = Config::of(variant, card.node_guid);
-    run(&change, false, &DECLARED, case);
+    run(&change, false, &SUMMING, case);
 }
 
 /// The MT25208 as it is without an MT23108's firmware: mem-free, two ports.

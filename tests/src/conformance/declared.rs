@@ -51,6 +51,8 @@ bitflags! {
         const SM_CHANGE = 1 << 20;
         /// The HCA tells of another GID table or prefix.
         const GID_CHANGE = 1 << 21;
+        /// Checksums of what IPoIB carries. Without it, nobody is refused: they are not made.
+        const CHECKSUMS = 1 << 22;
     }
 }
 

@@ -70,6 +70,7 @@ pub fn what_is_declared_is_what_the_capabilities_say<R: Rig>(rig: &R) {
         (Features::ATOMICS, DeviceCaps::ATOMICS),
         (Features::PATH_MIGRATION, DeviceCaps::PATH_MIGRATION),
         (Features::SYSTEM_IMAGE, DeviceCaps::SYS_IMAGE_GUID),
+        (Features::CHECKSUMS, DeviceCaps::IP_CHECKSUM),
     ] {
         let declared = rig.declared().has(feature);
         assert_eq!(declared, caps.contains(cap), "{feature:?} and {cap:?}");

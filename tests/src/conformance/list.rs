@@ -182,6 +182,12 @@ macro_rules! conformance {
                 a_datagram_for_nobody_is_lost_and_sent,
                 what_is_sent_without_a_cable_completes,
             ],
+            checksums: [
+                wrong_checksums_arrive_right_if_the_hca_was_asked_to_make_them,
+                each_checksum_is_made_alone_if_it_alone_is_asked_for,
+                what_is_right_is_said_to_be_and_what_is_corrupted_is_not,
+                what_is_not_about_checksums_goes_as_it_is,
+            ],
             multicast: [
                 who_is_attached_gets_the_messages_of_the_group,
                 to_attach_twice_is_once,

@@ -16,6 +16,7 @@ mod not_covered;
 mod rig;
 
 pub mod address;
+pub mod checksums;
 pub mod churn;
 pub mod connected;
 pub mod cq;
