@@ -43,7 +43,7 @@ impl Case {
 pub const FIRST: usize = 3;
 
 /// In this order.
-pub const CASES: [Case; 19] = [
+pub const CASES: [Case; 20] = [
     Case::new("the module loads", loads).least(),
     Case::new("the stock driver loads", stock).least(),
     Case::new("interfaces come up", up).least(),
@@ -52,6 +52,7 @@ pub const CASES: [Case; 19] = [
     Case::new("ping6", ping6),
     Case::new("multicast", multicast),
     Case::new("iperf3", iperf).least(),
+    Case::new("checksums", checksums).least(),
     Case::new("P_Key interface", p_key),
     Case::new("link flap", flap),
     Case::new("link flap under traffic", flap_under_traffic),
@@ -170,6 +171,20 @@ fn multicast(lab: &mut Guests, _: &Options) -> Outcome {
         return Err(said);
     }
     Ok(line(&said, "from 10.9.1.1"))
+}
+
+/// The module leaves to its HCA what the stock driver leaves to its own, and sums the rest as it copies.
+fn checksums(lab: &mut Guests, _: &Options) -> Outcome {
+    let by_stock = lab.ok(2, "ethtool -k ib0", 10)?;
+    let offered = line(&by_stock, "tx-checksum-ipv4:").contains(": on");
+    let said = lab.ok(1, "ethtool -k ib0", 10)?;
+    let judged = line(&said, "rx-checksumming:");
+    let summed = line(&said, "tx-checksumming:");
+    if judged.contains(": on") != offered || !summed.contains(": on") {
+        return Err(said);
+    }
+    let right = crate::vm::checksums_verified(lab, offered)?;
+    Ok(format!("{judged}, {right}"))
 }
 
 fn iperf(lab: &mut Guests, _: &Options) -> Outcome {

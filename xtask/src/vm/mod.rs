@@ -7,6 +7,7 @@ mod lab;
 mod setup;
 mod test;
 
+pub use cases::checksums_verified;
 use clap::{Args, Subcommand};
 pub use lab::{Lab as Guests, Listens, Wanted as WantedGuests};
 use lab::{Lab, Wanted};

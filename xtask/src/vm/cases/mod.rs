@@ -10,10 +10,12 @@ mod ours_verbs;
 mod perftest;
 mod pingpong;
 mod srp;
+mod sums;
 mod tools;
 mod two_ports;
 
 pub use driver::load;
+pub use sums::checksums_verified;
 
 use super::lab::{Lab, Wanted};
 use super::setup::Kernel;
