@@ -55,6 +55,22 @@ struct Pending {
     flags: SendFlags,
 }
 
+const fn request(epoch: u32, pending: &Pending) -> SendWr<'_> {
+    SendWr {
+        wr_id: wr_id(epoch, pending.frame),
+        op: SendOp::Datagram {
+            ah: pending.ah,
+            remote_qpn: pending.qpn,
+            remote_qkey: pending.q_key,
+            imm: None,
+            pkey_index: 0,
+        },
+        sges: core::slice::from_ref(&pending.sge),
+        inline: &[],
+        flags: pending.flags,
+    }
+}
+
 /// What has been made so far, to be undone backwards.
 struct Parts<'a, P: Platform> {
     pd: Option<PdHandle>,
@@ -400,24 +416,18 @@ impl<'a, V: Verbs, P: Platform> Rings<'a, V, P> {
         if self.pending.is_empty() {
             return;
         }
-        let mut wrs = [NO_WR; BATCH];
-        for (wr, pending) in wrs.iter_mut().zip(&self.pending) {
-            *wr = SendWr {
-                wr_id: wr_id(self.epoch, pending.frame),
-                op: SendOp::Datagram {
-                    ah: pending.ah,
-                    remote_qpn: pending.qpn,
-                    remote_qkey: pending.q_key,
-                    imm: None,
-                    pkey_index: 0,
-                },
-                sges: core::slice::from_ref(&pending.sge),
-                inline: &[],
-                flags: pending.flags,
-            };
-        }
-        let wrs = wrs.get(..self.pending.len()).unwrap_or(&[]);
-        let posted = match self.qp.post_send(wrs) {
+        let posted = match &self.pending[..] {
+            // Most often there is one, and no room for a batch is made.
+            [pending] => self.qp.post_send(&[request(self.epoch, pending)]),
+            several => {
+                let mut wrs = [NO_WR; BATCH];
+                for (wr, pending) in wrs.iter_mut().zip(several) {
+                    *wr = request(self.epoch, pending);
+                }
+                self.qp.post_send(wrs.get(..several.len()).unwrap_or(&[]))
+            }
+        };
+        let posted = match posted {
             Ok(()) => self.pending.len(),
             Err(error) => error.index,
         };

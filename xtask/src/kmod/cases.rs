@@ -191,6 +191,7 @@ fn iperf(lab: &mut Guests, _: &Options) -> Outcome {
     let mut figures = Vec::new();
     for more in ["", "-R", "-u -b 20M -l 1400", "-u -b 20M -l 1400 -R"] {
         let ask = format!("iperf3 -J -c 10.9.1.1 -t 4 {more}");
+        let before = stores(lab)?;
         let (_, said) = lab.pair(Listens::Tcp(5201), (1, "iperf3 -s -1"), (2, &ask), 60)?;
         // What came in: the last but one of all sums, or the only one of UDP.
         let number = |line: &str| line.split([':', ',']).nth(1)?.trim().parse::<f64>().ok();
@@ -198,15 +199,18 @@ fn iperf(lab: &mut Guests, _: &Options) -> Outcome {
             .lines()
             .filter(|line| line.contains("\"bits_per_second\""));
         let rate = rates.filter_map(number).next_back().unwrap_or(0.0) / 1e6;
+        let stores = stores(lab)?.saturating_sub(before);
         let cpu = line(&said, "\"remote_total\"");
         let cpu = number(&cpu).unwrap_or(0.0);
         if rate < 0.01 {
             return Err(said);
         }
-        figures.push(format!("{rate:.1} ({cpu:.0} %)"));
+        let kilobytes = (rate * 4e3 / 8.0).max(1.0);
+        let each = stores as f64 / kilobytes;
+        figures.push(format!("{rate:.1} ({cpu:.0} %, {each:.2})"));
     }
     Ok(format!(
-        "Mbit/s, and guest 1's processor: TCP in {}, out {}, UDP in {}, out {}",
+        "Mbit/s, guest 1's processor, its stores to the HCA for each kilobyte: TCP in {}, out {}, UDP in {}, out {}",
         figures[0], figures[1], figures[2], figures[3]
     ))
 }
@@ -480,6 +484,17 @@ fn nothing_left(lab: &mut Guests, options: &Options) -> Outcome {
         .map(|line| line.trim())
         .collect();
     Ok(ledger.join(" "))
+}
+
+/// Stores that guest 1 has made to its HCA so far.
+fn stores(lab: &mut Guests) -> Result<u64, String> {
+    let shown = lab.ledgers()?;
+    let number = |line: &String| {
+        let (before, _) = line.split_once(" stores")?;
+        before.rsplit(' ').next()?.parse().ok()
+    };
+    let found = shown.iter().find_map(number);
+    found.ok_or_else(|| shown.join("\n"))
 }
 
 /// The debugging kernel still looks for faults of locks, knows of no memory that nobody reaches, and of no DMA that went
