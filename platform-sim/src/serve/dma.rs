@@ -114,17 +114,21 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Forgets exactly this region. The device does not reach it any more when this returns.
+    /// Forgets the regions in this range, which cuts none: a guest's IOMMU takes back many pages, or none, at a time. The device
+    /// does not reach them any more when this returns.
     pub(super) fn unmap(&mut self, start: u64, len: u64) -> Result<(), Refusal> {
-        let place = self
-            .regions
-            .binary_search_by_key(&start, |region| region.start);
-        let place = place.ok().filter(|place| {
-            let region = self.regions.get(*place);
-            region.is_some_and(|region| region.len == len)
-        });
-        let place = place.ok_or(Refusal::NotMapped { address: start })?;
-        self.regions.remove(place);
+        let refused = Refusal::NotMapped { address: start };
+        let last = len.checked_sub(1).and_then(|more| start.checked_add(more));
+        let last = last.ok_or(refused)?;
+        let first = self.regions.partition_point(|region| region.start < start);
+        let end = self.regions.partition_point(|region| region.start <= last);
+        let before = |place: usize| place.checked_sub(1).and_then(|it| self.regions.get(it));
+        if before(first).is_some_and(|region| region.last() >= start)
+            || before(end).is_some_and(|region| region.last() > last)
+        {
+            return Err(refused);
+        }
+        self.regions.drain(first..end);
         self.last = 0;
         Ok(())
     }

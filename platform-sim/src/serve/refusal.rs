@@ -62,9 +62,9 @@ pub enum Refusal {
         /// Where the client wanted it.
         address: u64,
     },
-    /// Nothing is mapped there in exactly this shape.
+    /// What is to be unmapped is no range, or cuts a region.
     NotMapped {
-        /// Where the client thinks it is.
+        /// Where it begins.
         address: u64,
     },
     /// More regions than a client may map.
@@ -138,7 +138,12 @@ impl fmt::Display for Refusal {
                 )
             }
             Self::Mapped { address } => write!(f, "memory at {address:#x} is mapped already"),
-            Self::NotMapped { address } => write!(f, "no region like that starts at {address:#x}"),
+            Self::NotMapped { address } => {
+                write!(
+                    f,
+                    "what is to be unmapped at {address:#x} is not whole regions"
+                )
+            }
             Self::TooManyRegions => write!(f, "more regions of memory than a client may map"),
             Self::Map { errno } => {
                 let error = std::io::Error::from_raw_os_error(errno);

@@ -114,6 +114,35 @@ fn what_is_unmapped_is_not_reached_any_more_and_only_whole_regions_are_unmapped(
     assert_eq!(talk.bench.client.usage().regions, 0);
 }
 
+/// What a QEMU with an IOMMU for its guest says when a domain ends: powers of two, whatever is in them.
+#[test]
+fn a_range_is_unmapped_with_all_that_is_in_it_and_may_be_empty() {
+    let mut talk = Talk::new();
+    let file = memory_file(16384, true);
+    for at in [0x1000, 0x2000, 0x8000] {
+        talk.map(3, at, 4096, 0, Some(&file)).unwrap();
+    }
+    talk.map(3, 0xa000, 8192, 0, Some(&file)).unwrap();
+    assert_eq!(talk.unmap(0, 0, 0xb000), Err(ENOENT));
+    assert_eq!(talk.unmap(0, 0xb000, 0x5000), Err(ENOENT));
+    assert_eq!(talk.unmap(0, 0x2000, 0), Err(ENOENT));
+    assert_eq!(talk.unmap(0, 0x2000, u64::MAX), Err(ENOENT));
+    assert_eq!(talk.bench.client.usage().regions, 4);
+    talk.unmap(0, 0, 0x8000).unwrap();
+    assert_eq!(talk.bench.client.usage().regions, 2);
+    talk.unmap(0, 0, 0x8000).unwrap();
+    talk.unmap(0, 1 << 47, 1 << 47).unwrap();
+    assert_eq!(
+        door(&talk).dma_write(DmaAddr::new(0x1000), &[0; 4]),
+        not_mapped(0x1000, 4)
+    );
+    door(&talk)
+        .dma_write(DmaAddr::new(0xb000), &[0; 4])
+        .unwrap();
+    talk.unmap(0, 0x8000, 0x4000).unwrap();
+    assert_eq!(talk.bench.client.usage().regions, 0);
+}
+
 #[test]
 fn a_map_that_overlaps_wraps_or_is_not_in_its_file_is_refused() {
     let mut talk = Talk::new();
