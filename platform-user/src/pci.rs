@@ -2,6 +2,7 @@
 
 use crate::Error;
 use hca_abi::infinihost::pci::{DeviceId, VENDOR_MELLANOX, VENDOR_TOPSPIN};
+use rustix::fs::{FlockOperation, flock};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -84,6 +85,19 @@ impl Function {
         match is_hca(vendor, device) {
             true => Ok(found),
             false => Err(Error::NotAnHca(slot)),
+        }
+    }
+
+    /// Keeps other processes of this kind away for as long as this lives. A file of the driver's is not for that: closing one of
+    /// `uio_pci_generic` stops the device, whoever else has it open.
+    pub fn lock(&self) -> Result<(), Error> {
+        match flock(&self.config, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse(self.slot)),
+            Err(error) => Err(Error::System {
+                what: "locking the device",
+                error: error.into(),
+            }),
         }
     }
 

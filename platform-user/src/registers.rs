@@ -38,10 +38,11 @@ unsafe impl core_ib::platform::Registers for Registers {
     }
     #[inline]
     fn read_be32(&self, offset: usize) -> u32 {
-        // SAFETY: within the mapping, and aligned.
-        self.word(offset, 4).map_or(u32::MAX, |at| {
-            u32::from_be(unsafe { at.cast::<u32>().read_volatile() })
-        })
+        match self.word(offset, 4) {
+            // SAFETY: within the mapping, and aligned.
+            Some(at) => u32::from_be(unsafe { at.cast::<u32>().read_volatile() }),
+            None => u32::MAX,
+        }
     }
     #[inline]
     fn write_be32(&self, offset: usize, value: u32) {
@@ -52,10 +53,11 @@ unsafe impl core_ib::platform::Registers for Registers {
     }
     #[inline]
     fn read_be64(&self, offset: usize) -> u64 {
-        // SAFETY: within the mapping, and aligned.
-        self.word(offset, 8).map_or(u64::MAX, |at| {
-            u64::from_be(unsafe { at.cast::<u64>().read_volatile() })
-        })
+        match self.word(offset, 8) {
+            // SAFETY: within the mapping, and aligned.
+            Some(at) => u64::from_be(unsafe { at.cast::<u64>().read_volatile() }),
+            None => u64::MAX,
+        }
     }
     #[inline]
     fn write_be64(&self, offset: usize, value: u64) {

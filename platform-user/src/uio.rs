@@ -11,7 +11,6 @@ use crate::pages::Pages;
 use crate::pci::{Binding, COMMAND, COMMAND_ON, Function, INTX_OFF};
 use crate::{Error, Registers};
 use core_ib::platform::Vectors;
-use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -64,25 +63,11 @@ impl Uio {
         if function.iommu().is_some_and(|kind| translated(&kind)) {
             return Err(Error::BehindIommu(function.slot));
         }
+        function.lock()?;
         let pages = Pages::new(len, true)?;
         let places = pages.physical()?;
-        let slot = function.slot;
         let binding = Binding::new(&function, DRIVER, &[DRIVER])?;
         let file = device_file(&function)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                // Whoever has it puts the driver back.
-                core::mem::forget(binding);
-                return Err(Error::InUse(slot));
-            }
-            Err(error) => {
-                return Err(Error::System {
-                    what: "locking the device",
-                    error: error.into(),
-                });
-            }
-        }
         let device = Device { file, function };
         device
             .function

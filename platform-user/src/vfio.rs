@@ -42,6 +42,7 @@ impl Vfio {
         if function.iommu().is_none() {
             return Err(Error::NoIommu(function.slot));
         }
+        function.lock()?;
         let pages = Pages::new(len, huge)?;
         let at = clear_of(&windows()?, LOWEST, pages.len() as u64, HUGE as u64);
         let at = at.ok_or(Error::NoPlace { len })?;

@@ -24,7 +24,7 @@ struct Stage {
     run: fn(Duration) -> Result<(), String>,
 }
 
-const STAGES: [Stage; 14] = [
+const STAGES: [Stage; 15] = [
     Stage {
         name: "format",
         minutes: 2,
@@ -50,6 +50,8 @@ const STAGES: [Stage; 14] = [
                 "clippy",
                 "--workspace",
                 "--all-targets",
+                "--features",
+                "platform-user/program",
                 "--",
                 "-D",
                 "warnings",
@@ -123,6 +125,16 @@ const STAGES: [Stage; 14] = [
         name: "vm",
         minutes: 45,
         run: vm,
+    },
+    Stage {
+        name: "user",
+        minutes: 20,
+        run: |limit| {
+            let own = std::env::current_exe().map_err(|error| error.to_string())?;
+            let mut command = Command::new(own);
+            command.args(["user", "test", "--chip", "tavor,arbel"]);
+            finish(command.current_dir(root()), Some(limit))
+        },
     },
 ];
 

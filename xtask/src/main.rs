@@ -3,6 +3,7 @@
 mod ci;
 mod kmod;
 mod run;
+mod user;
 mod vm;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +44,9 @@ enum Command {
     /// The stack as a kernel module, and inside a program that stands for a kernel.
     #[command(subcommand)]
     Kmod(kmod::Kmod),
+    /// The stack in a process of a guest, over VFIO and over `uio_pci_generic`.
+    #[command(subcommand)]
+    User(user::User),
     /// Benchmarks, and a table of what they measured.
     Bench {
         /// Only the benchmarks whose names contain this.
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Ci { stages } => ci::run(&stages).map_err(Failure::Told),
         Command::Vm(command) => vm::run(command).map_err(Failure::Told),
         Command::Kmod(command) => kmod::run(command).map_err(Failure::Told),
+        Command::User(command) => user::run(command).map_err(Failure::Told),
         Command::Bench { filter } => run::simulator("bench", filter.as_slice()),
     };
     match result {

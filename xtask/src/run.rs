@@ -112,7 +112,7 @@ pub fn simulator(what: &str, options: &[String]) -> Result<(), Failure> {
 pub fn tests(options: &[String]) -> Result<(), Failure> {
     // The same cases in every run, so that a change is judged and not a throw of dice; others by setting the seed.
     let seed = std::env::var("PROPTEST_RNG_SEED").unwrap_or_else(|_| "20041".into());
-    let mut tests = cargo(&["test", "--workspace"]);
+    let mut tests = cargo(&["test", "--workspace", "--features", "platform-user/program"]);
     pass(tests.args(options).env("PROPTEST_RNG_SEED", seed))?;
     if options.is_empty() {
         // What is shared without a lock, in every interleaving: see `sync` of both.

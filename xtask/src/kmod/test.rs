@@ -141,6 +141,7 @@ fn run_group(
         kernel: options.target.kernel,
         more: serve.split(' ').map(String::from).collect(),
         ethernet: false,
+        iommu: false,
         interactive: false,
     };
     let mut lab = Guests::start(&wanted, &place().join("run").join(group.name))?;

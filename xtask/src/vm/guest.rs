@@ -52,6 +52,8 @@ pub struct Shape {
     pub memory: u32,
     /// Socket of its HCA.
     pub hca: Option<PathBuf>,
+    /// An IOMMU between the HCA and memory.
+    pub iommu: bool,
     /// Further words for QEMU.
     pub more: Vec<String>,
     /// A shell on the console, and no agents.
@@ -151,7 +153,8 @@ impl Guest {
         say(&[text("-m"), memory.to_string(), text("-object"), backend]);
         say(&["-machine", "memory-backend=ram", "-bios", "qboot.rom"].map(text));
         let clock = tsc_khz().map_or(String::new(), |khz| format!("tsc_early_khz={khz}"));
-        let append = format!("{KERNEL_WORDS} {clock} host={name}");
+        let iommu = if shape.iommu { "intel_iommu=on" } else { "" };
+        let append = format!("{KERNEL_WORDS} {clock} {iommu} host={name}");
         say(&[
             text("-kernel"),
             file(image.join("vmlinux")),
@@ -159,6 +162,11 @@ impl Guest {
             append,
         ]);
         say(&[text("-initrd"), file(image.join("stub.cpio"))]);
+        if shape.iommu {
+            // It remaps interrupts, too, which takes half of the interrupt controller out of a KVM. Before all devices.
+            say(&["-machine", "kernel-irqchip=split"].map(text));
+            say(&["-device", "intel-iommu,caching-mode=on"].map(text));
+        }
         let disk = file(image.join("root.sqfs"));
         let drive = format!("if=none,id=root,file={disk},format=raw,readonly=on");
         say(&[text("-drive"), drive]);

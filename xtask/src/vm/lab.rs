@@ -22,6 +22,8 @@ pub struct Wanted {
     pub more: Vec<String>,
     /// An Ethernet between the guests, too.
     pub ethernet: bool,
+    /// Guest 1 has an IOMMU.
+    pub iommu: bool,
     /// A shell on each console, and no agents.
     pub interactive: bool,
 }
@@ -163,6 +165,7 @@ fn shape(name: &str, kernel: Kernel, accelerator: &'static str) -> Shape {
         processors: 1,
         memory: 768,
         hca: None,
+        iommu: false,
         more: Vec::new(),
         interactive: false,
         accelerator,
@@ -211,6 +214,7 @@ impl Lab {
             let mut shape = shape(&name, wanted.kernel, accelerator);
             shape.hca = Some(folder.join(&name));
             shape.interactive = wanted.interactive;
+            shape.iommu = wanted.iommu && number == 1;
             if wanted.ethernet {
                 shape.more.extend(ethernet(folder, number));
             }

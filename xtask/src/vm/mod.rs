@@ -85,6 +85,7 @@ fn start(options: Run) -> Result<(), String> {
         ]
         .concat(),
         ethernet: false,
+        iommu: false,
         interactive: true,
     };
     let mut lab = Lab::start(&wanted, &folder())?;

@@ -75,6 +75,7 @@ pub fn wanted(model: &str, kernel: Kernel, manager: Manager) -> Wanted {
         kernel,
         more: words(FABRIC, manager),
         ethernet: false,
+        iommu: false,
         interactive: false,
     }
 }
