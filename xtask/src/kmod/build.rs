@@ -32,17 +32,35 @@ pub fn run(options: &Options, limit: Option<Duration>) -> Result<PathBuf, String
     let at = place();
     let told = |error: std::io::Error| format!("{}: {error}", at.display());
     std::fs::create_dir_all(&at).map_err(told)?;
-    let headers = headers(&options.target)?;
     let object = object::make(limit)?;
+    let folder = at.join("build").join(options.target.kernel.name());
+    copy(&object, &folder).map_err(told)?;
+    let (words, release) = match (&options.target.headers, options.target.kernel) {
+        (None, Kernel::Newest) => in_tree(&folder)?,
+        _ => here(&headers(&options.target)?, &folder)?,
+    };
+    let complaints = complaints(&words);
+    if !complaints.is_empty() {
+        return Err(format!("the build complains:\n{}", complaints.join("\n")));
+    }
+    let module = folder.join("kmod/openib.ko");
+    let bytes = std::fs::metadata(&module).map_err(told)?.len();
+    say!(
+        "{}: {bytes} bytes, for {release}, no warning",
+        module.display()
+    );
+    Ok(module)
+}
+
+/// With the headers and the compiler of this machine. Gives what make said, and the kernel's release.
+fn here(headers: &Path, folder: &Path) -> Result<(String, String), String> {
     let release = std::fs::read_to_string(headers.join("include/config/kernel.release"));
     let release = release.map_err(|error| format!("{}: {error}", headers.display()))?;
-    let release = release.trim();
-    let folder = at.join("build").join(release);
-    copy(&object, &folder).map_err(told)?;
+    let release = release.trim().to_owned();
     say!("building the module for {release}");
     let output = Command::new("make")
         .arg("-C")
-        .arg(&headers)
+        .arg(headers)
         .arg(format!("M={}", folder.join("kmod").display()))
         .args(["modules"])
         .stdin(Stdio::null())
@@ -50,17 +68,31 @@ pub fn run(options: &Options, limit: Option<Duration>) -> Result<PathBuf, String
         .map_err(|error| format!("make: {error}"))?;
     let words = [output.stdout, output.stderr].concat();
     let words = String::from_utf8_lossy(&words).into_owned();
+    match output.status.success() {
+        true => Ok((words, release)),
+        false => Err(format!("the module does not build:\n{words}")),
+    }
+}
+
+/// With those of the Debian tree in which the newest kernel is; likewise.
+fn in_tree(folder: &Path) -> Result<(String, String), String> {
+    say!("building the module in the tree of the newest kernel");
+    let mut script = Command::new("bash");
+    script.arg(root().join("vm/module"));
+    script
+        .arg(crate::vm::place().join("sid"))
+        .arg(folder)
+        .stdin(Stdio::null());
+    let output = script.output().map_err(|error| format!("bash: {error}"))?;
     if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("the module does not build:\n{words}"));
     }
-    let complaints = complaints(&words);
-    if !complaints.is_empty() {
-        return Err(format!("the build complains:\n{}", complaints.join("\n")));
-    }
-    let module = folder.join("kmod/openib.ko");
-    let bytes = std::fs::metadata(&module).map_err(told)?.len();
-    say!("{}: {bytes} bytes, no warning", module.display());
-    Ok(module)
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    Ok((read("make.log")?, read("release")?.trim().to_owned()))
 }
 
 /// Lines in which a tool of the build is not content.
@@ -85,12 +117,8 @@ fn headers(target: &For) -> Result<PathBuf, String> {
     if let Some(headers) = &target.headers {
         return Ok(headers.clone());
     }
-    match target.kernel {
-        Kernel::Stable => {}
-        Kernel::Newest => {
-            return Err("the headers of the newest kernel are to be named: --headers".into());
-        }
-        Kernel::Debug => return Ok(target.kernel.place().join("build")),
+    if target.kernel == Kernel::Debug {
+        return Ok(target.kernel.place().join("build"));
     }
     let modules = Path::new("/lib/modules");
     let built = std::fs::read_dir(modules)

@@ -31,7 +31,7 @@ pub struct For {
     /// A folder with its headers, instead of those of the installed package (`linux-headers-amd64`).
     #[arg(long)]
     headers: Option<PathBuf>,
-    /// Which kernel the guests of a test run.
+    /// Which kernel: the installed one's version, the newest (built in a Debian tree of its own), or the debugging one.
     #[arg(long, value_enum, default_value = "stable")]
     kernel: Kernel,
 }
@@ -39,7 +39,12 @@ pub struct For {
 /// Runs a subcommand.
 pub fn run(command: Kmod) -> Result<(), String> {
     match command {
-        Kmod::Build(options) => build::run(&options, None).map(drop),
+        Kmod::Build(options) => {
+            if options.target.headers.is_none() && options.target.kernel != Kernel::Stable {
+                crate::vm::set_up(&[options.target.kernel], false)?;
+            }
+            build::run(&options, None).map(drop)
+        }
         Kmod::Test(options) => test::run(&options),
         Kmod::Embed => embed::run(None),
     }
