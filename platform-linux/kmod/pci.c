@@ -46,6 +46,7 @@ static int poll(struct napi_struct *napi, int budget)
 	struct openib_poll_result result = {};
 	struct sk_buff *skb;
 	openib_outcome outcome;
+	u64 now;
 
 	outcome = openib_poll(device->host, budget, &result);
 	while ((skb = __skb_dequeue(&device->received)))
@@ -62,10 +63,12 @@ static int poll(struct napi_struct *napi, int budget)
 		queue_work(device->queue, &device->changes);
 	if (result.jobs)
 		queue_work(device->queue, &device->jobs);
-	if (result.more || result.next <= ktime_get_ns())
+	/* Read once: it may pass the instant between two looks. */
+	now = ktime_get_ns();
+	if (result.more || result.next <= now)
 		return budget;
 	if (result.next != U64_MAX)
-		mod_timer(&device->timer, jiffies + nsecs_to_jiffies(result.next - ktime_get_ns()) + 1);
+		mod_timer(&device->timer, jiffies + nsecs_to_jiffies(result.next - now) + 1);
 	napi_complete_done(napi, result.received);
 	return min_t(int, result.received, budget - 1);
 }
