@@ -24,7 +24,7 @@ struct Stage {
     run: fn(Duration) -> Result<(), String>,
 }
 
-const STAGES: [Stage; 15] = [
+const STAGES: [Stage; 16] = [
     Stage {
         name: "format",
         minutes: 2,
@@ -35,11 +35,7 @@ const STAGES: [Stage; 15] = [
         minutes: 40,
         run: |limit| {
             // By the same door as a newcomer.
-            let door = std::env::current_exe().map_err(|error| error.to_string())?;
-            finish(
-                Command::new(door).arg("test").current_dir(root()),
-                Some(limit),
-            )
+            own(&["test"], limit)
         },
     },
     Stage {
@@ -127,14 +123,18 @@ const STAGES: [Stage; 15] = [
         run: vm,
     },
     Stage {
+        // The least of it: of each mode, that it loads beside Linux's own driver, and that they hear each other.
+        name: "module",
+        minutes: 15,
+        run: |limit| {
+            let cases = ["tavor/ping", "tavor/unbind", "arbel/ping"];
+            own(&[&["kmod", "test"], &cases[..]].concat(), limit)
+        },
+    },
+    Stage {
         name: "user",
         minutes: 20,
-        run: |limit| {
-            let own = std::env::current_exe().map_err(|error| error.to_string())?;
-            let mut command = Command::new(own);
-            command.args(["user", "test", "--chip", "tavor,arbel"]);
-            finish(command.current_dir(root()), Some(limit))
-        },
+        run: |limit| own(&["user", "test", "--chip", "tavor,arbel"], limit),
     },
 ];
 
@@ -196,11 +196,17 @@ fn bare(limit: Duration) -> Result<(), String> {
     finish(&mut command, Some(limit))
 }
 
-/// The short matrix, by this program itself: Linux guests on the device models.
-fn vm(limit: Duration) -> Result<(), String> {
+/// This program itself.
+fn own(words: &[&str], limit: Duration) -> Result<(), String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(own);
-    command.args(["vm", "test", "--quick"]).current_dir(root());
+    command.args(words).current_dir(root());
+    finish(&mut command, Some(limit))
+}
+
+/// The short matrix: Linux guests on the device models.
+fn vm(limit: Duration) -> Result<(), String> {
+    let mut words = vec!["vm", "test", "--quick"];
     // The tools, and not the faults, which take a third of the time and a machine of a steady speed.
     let faults = [
         "flap",
@@ -212,9 +218,9 @@ fn vm(limit: Duration) -> Result<(), String> {
         "crash",
     ];
     for word in faults {
-        command.args(["--without", word]);
+        words.extend(["--without", word]);
     }
-    finish(&mut command, Some(limit))
+    own(&words, limit)
 }
 
 /// Packages every crate and builds it from its package. Cargo keeps what it has unpacked by the directory, name and version,
