@@ -4,6 +4,7 @@
 //! a [`Remote`]. Neither side ever waits for the other.
 
 use crate::ip::{Echo, IpHost, Transfer};
+use crate::peer::play::{PlayStatus, Wish};
 use crate::peer::{PeerStatus, Peers};
 use crate::sums;
 use crate::tun::{BurstTun, Cidr, Outbox};
@@ -98,6 +99,8 @@ pub enum Command {
         /// Bytes of each.
         size: u32,
     },
+    /// Be one end of a pingpong.
+    Play(Wish),
     /// Close the stack and the HCA, and end.
     Stop,
 }
@@ -151,6 +154,8 @@ pub struct HostStatus {
     pub transfers: Vec<Transfer>,
     /// Connections of programs: all there have been.
     pub peers: Vec<PeerStatus>,
+    /// Pingpongs: all there have been.
+    pub played: Vec<PlayStatus>,
     /// IP packets taken from and given to the interface.
     pub packets: (u64, u64),
     /// IP packets that the interface did not take.
@@ -521,9 +526,9 @@ impl<'h, 'p> Host<'h, 'p> {
         if self.stack.arm()? {
             return Ok(());
         }
-        if let Some(peers) = &mut self.peers {
-            let turned = peers.arm().and_then(|()| peers.turn(&mut self.stack, now));
-            if turned.map_err(End::Peers)? {
+        if let Some(peers) = &self.peers {
+            peers.arm().map_err(End::Peers)?;
+            if self.turn_peers(now)?.1 {
                 return Ok(());
             }
         }
@@ -536,7 +541,11 @@ impl<'h, 'p> Host<'h, 'p> {
         let Some(peers) = &mut self.peers else {
             return Ok((Instant::NEVER, false));
         };
-        let turned = peers.turn(&mut self.stack, now).map_err(End::Peers)?;
+        let mut turned = peers.turn(&mut self.stack, now).map_err(End::Peers)?;
+        if let IpEnd::Programs(ip) = &mut *self.end {
+            let lid = self.stack.port_status(self.port).unwrap_or_default().lid;
+            turned |= peers.go_on(ip, lid.0, now);
+        }
         if let Some(stranger) = peers.stranger(&mut self.stack, now)
             && let IpEnd::Programs(ip) = &mut *self.end
         {
@@ -575,6 +584,15 @@ impl<'h, 'p> Host<'h, 'p> {
                     self.peers()?.connect(peer, (count, size), now);
                     continue;
                 }
+                Command::Play(wish) => {
+                    self.peers()?;
+                    if let Some(peers) = &mut self.peers
+                        && let IpEnd::Programs(ip) = &mut *self.end
+                    {
+                        peers.play(wish, ip);
+                    }
+                    continue;
+                }
                 _ => {}
             }
             let IpEnd::Programs(ip) = &mut *self.end else {
@@ -601,7 +619,7 @@ impl<'h, 'p> Host<'h, 'p> {
                     self.transfers += 1;
                 }
                 // Done above.
-                Command::RpingServe(_) | Command::Rping { .. } => {}
+                Command::RpingServe(_) | Command::Rping { .. } | Command::Play(_) => {}
             }
         }
     }
@@ -735,6 +753,7 @@ impl<'h, 'p> Host<'h, 'p> {
         status.packets_dropped = self.dropped;
         if let Some(peers) = &self.peers {
             status.peers.clone_from(&peers.statuses);
+            status.played.clone_from(&peers.played);
         }
         if let IpEnd::Programs(ip) = &mut *self.end {
             status.echoes.extend(ip.take_echoes());

@@ -3,6 +3,8 @@
 //!
 //! No thread and no clock: the owner hands packets in, takes packets out, and says what time it is.
 
+mod talk;
+
 use crate::sums;
 use core::time::Duration;
 use core_ib::Instant;
@@ -15,6 +17,7 @@ use smoltcp::wire::{
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
+pub use talk::{Talk, TalkState};
 
 /// Packets that wait in either direction; more are dropped, as a full queue does.
 const QUEUE: usize = 256;
@@ -174,6 +177,8 @@ pub struct IpHost {
     ping_size: usize,
     echoes: Vec<Echo>,
     streams: Vec<Stream>,
+    /// Talks that were ended here.
+    hung_up: Vec<SocketHandle>,
     next_port: u16,
 }
 
@@ -218,6 +223,7 @@ impl IpHost {
             ping_size: 56,
             echoes: Vec::new(),
             streams: Vec::new(),
+            hung_up: Vec::new(),
             next_port: 49152 + (seed % 8192) as u16,
         }
     }
@@ -361,6 +367,7 @@ impl IpHost {
 
     /// Does what is due at `now`; says when to be called again at the latest.
     pub fn poll(&mut self, now: Instant) -> Instant {
+        self.forget_talks();
         // Two rounds: what the programs write after the stack has run is sent at once.
         for _ in 0..2 {
             self.interface

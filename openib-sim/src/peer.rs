@@ -3,9 +3,15 @@
 //!
 //! Belongs to a host and lives in its context; the host turns it in each of its rounds.
 
+mod atomics;
 mod endpoint;
+mod line;
+pub mod pingpong;
+pub mod play;
 pub mod rping;
 
+use crate::ip::IpHost;
+use atomics::Atomics;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -20,7 +26,9 @@ use endpoint::{Done, Endpoint};
 use ib_stack::ib_cm::{self, Accept, ConnId, Connect, Event, Listen, ip};
 use ib_stack::{CmNews, Stack};
 use mthca_hw::Hca;
+use pingpong::Kind;
 use platform_sim::machine::SimPlatform;
+use play::{Game, Play, PlayStatus, Wish};
 use rping::{Action, Advert, Client, Server};
 
 /// Entries of the CQ, for all connections together.
@@ -30,6 +38,8 @@ const CONNECTIONS: usize = 16;
 /// A neighbour is looked for so often, so long apart.
 const LOOKS: u32 = 50;
 const LOOK: Duration = Duration::from_millis(200);
+/// A client without a step for so long has no server any more.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How far a connection has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +53,24 @@ pub enum Stage {
     Ended,
     /// It is over: why.
     Failed(String),
+}
+
+impl Stage {
+    /// Has it ended, one way or the other?
+    pub const fn is_over(&self) -> bool {
+        matches!(self, Self::Ended | Self::Failed(_))
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connecting => f.write_str("connecting"),
+            Self::Running => f.write_str("running"),
+            Self::Ended => f.write_str("ended"),
+            Self::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
 }
 
 /// One connection, as it is seen from outside; it stays after its end.
@@ -63,12 +91,7 @@ impl fmt::Display for PeerStatus {
         let end = if self.client { "client" } else { "server" };
         let Self { rounds, bytes, .. } = self;
         write!(f, "rping {end}: {rounds} rounds of {bytes} bytes, ")?;
-        match &self.stage {
-            Stage::Connecting => f.write_str("connecting"),
-            Stage::Running => f.write_str("running"),
-            Stage::Ended => f.write_str("ended"),
-            Stage::Failed(why) => write!(f, "failed: {why}"),
-        }
+        self.stage.fmt(f)
     }
 }
 
@@ -90,6 +113,8 @@ struct End<'h> {
     early: Vec<WorkCompletion>,
     /// Which status is its own.
     status: usize,
+    /// A client that has not come any further by then gives up.
+    limit: Instant,
 }
 
 /// A connection that is wanted.
@@ -112,8 +137,11 @@ pub struct Peers<'h, 'p> {
     ends: Vec<End<'h>>,
     wanted: Vec<Wanted>,
     psn: u32,
+    plays: Vec<Box<dyn Game<'h> + 'h>>,
     /// All connections there have been.
     pub statuses: Vec<PeerStatus>,
+    /// All pingpongs there have been.
+    pub played: Vec<PlayStatus>,
 }
 
 type HostStack<'h, 'p> = Stack<'h, Hca<'p, SimPlatform>, SimPlatform>;
@@ -155,13 +183,18 @@ impl<'h, 'p> Peers<'h, 'p> {
             ends: Vec::new(),
             wanted: Vec::new(),
             psn: machine.now().0 as u32,
+            plays: Vec::new(),
             statuses: Vec::new(),
+            played: Vec::new(),
         }))
     }
 
     /// Ends all that it has, once the stack is closed.
     pub fn close(self) -> Result<(), String> {
-        let Self { hca, ends, .. } = self;
+        let Self {
+            hca, ends, plays, ..
+        } = self;
+        plays.into_iter().try_for_each(|play| play.end(hca))?;
         ends.into_iter().try_for_each(|end| end.place.end(hca))?;
         hca.destroy_cq(self.cq).map_err(text)?;
         hca.dealloc_pd(self.pd).map_err(text)
@@ -238,8 +271,11 @@ impl<'h, 'p> Peers<'h, 'p> {
     /// When there is something to do without being woken.
     pub fn next(&self) -> Instant {
         let waits = self.wanted.iter().filter(|wanted| !wanted.asked);
+        let ends = self.ends.iter().filter(|end| !end.over);
         waits
             .map(|wanted| wanted.next)
+            .chain(ends.map(|end| end.limit))
+            .chain(self.plays.iter().map(|play| play.limit()))
             .min()
             .unwrap_or(Instant::NEVER)
     }
@@ -261,7 +297,7 @@ impl<'h, 'p> Peers<'h, 'p> {
             let count = cq.poll(&mut found).map_err(text)?;
             drop(cq);
             if count == 0 {
-                return Ok(any);
+                return Ok(self.silent(stack, now) || any);
             }
             any = true;
             for wc in found.iter().take(count) {
@@ -270,15 +306,108 @@ impl<'h, 'p> Peers<'h, 'p> {
         }
     }
 
+    /// Gives up the clients that have heard nothing for too long. Says whether there are any.
+    fn silent(&mut self, stack: &mut HostStack<'h, 'p>, now: Instant) -> bool {
+        let mut any = false;
+        let late = |end: &&End<'h>| !end.over && end.limit <= now;
+        while let Some(conn) = self.ends.iter().find(late).map(|end| end.conn) {
+            let why = format!("the server is silent: nothing for {PATIENCE:?}");
+            self.failed(stack, conn, why, now);
+            any = true;
+        }
+        any
+    }
+
     /// Arms the CQ; [`turn`](Self::turn) once more before sleeping.
     pub fn arm(&self) -> Result<(), String> {
         let cq = self.hca.cq(self.cq).map_err(text)?;
-        cq.req_notify(NotifyKind::Any).map_err(text)
+        cq.req_notify(NotifyKind::Any).map_err(text)?;
+        self.plays.iter().try_for_each(|play| play.arm(self.hca))
     }
 
     fn psn(&mut self) -> Psn {
         self.psn = self.psn.wrapping_add(0x01_2345);
         Psn::new(self.psn)
+    }
+}
+
+/// Pingpongs.
+impl<'h> Peers<'h, '_> {
+    /// Plays; a server that nobody has called meanwhile gives way to this one.
+    pub fn play(&mut self, wish: Wish, ip: &mut IpHost) {
+        let status = self.played.len();
+        self.played.push(PlayStatus {
+            wish,
+            stage: Stage::Connecting,
+            sent: 0,
+            checked: 0,
+        });
+        if wish.peer.is_none() {
+            while let Some(at) = self.plays.iter().position(|play| play.waits()) {
+                self.leave(at, Err("another one serves".into()), ip);
+            }
+        }
+        let psn = self.psn().get();
+        let with = (self.pd, self.port, psn);
+        let (machine, hca) = (self.machine, self.hca);
+        let made: Result<Box<dyn Game<'h> + 'h>, String> = match wish.kind {
+            Kind::Atomic => Atomics::new(machine, hca, with, (wish, status))
+                .map(|game| Box::new(game) as Box<_>),
+            _ => Play::new(machine, hca, with, (wish, status)).map(|game| Box::new(game) as Box<_>),
+        };
+        match made {
+            Ok(play) => self.plays.push(play),
+            Err(why) => self.stage_of_play(status, Stage::Failed(why)),
+        }
+    }
+
+    fn stage_of_play(&mut self, status: usize, stage: Stage) {
+        if let Some(status) = self.played.get_mut(status) {
+            status.stage = stage;
+        }
+    }
+
+    /// Ends one.
+    fn leave(&mut self, at: usize, how: Result<(), String>, ip: &mut IpHost) {
+        let mut play = self.plays.remove(at);
+        play.hang_up(ip);
+        self.stage_of_play(
+            play.status(),
+            how.map_or_else(Stage::Failed, |()| Stage::Ended),
+        );
+        if let Err(error) = play.end(self.hca) {
+            log::warn!("a pingpong is over, and what it had is not: {error}");
+        }
+    }
+
+    /// Goes on with all of them, on a port with this LID. Says whether anything was done.
+    pub fn go_on(&mut self, ip: &mut IpHost, lid: u16, now: Instant) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        while let Some(play) = self.plays.get_mut(at) {
+            let went = play.turn(self.hca, (ip, pingpong::PORT, lid), now);
+            let (sent, checked) = play.counts();
+            if let Some(status) = self.played.get_mut(play.status()) {
+                (status.sent, status.checked) = (sent, checked);
+                if play.is_over() {
+                    status.stage = Stage::Ended;
+                } else if play.runs() {
+                    status.stage = Stage::Running;
+                }
+            }
+            let late = play.is_over() && play.limit() <= now;
+            match went {
+                Ok(_) if late => self.leave(at, Ok(()), ip),
+                Err(why) => self.leave(at, Err(why), ip),
+                Ok(done) => {
+                    any |= done;
+                    at += 1;
+                    continue;
+                }
+            }
+            any = true;
+        }
+        any
     }
 }
 
@@ -443,6 +572,7 @@ impl<'h, 'p> Peers<'h, 'p> {
         let begun = match &mut end.program {
             Program::Server(_) => Ok(false),
             Program::Client(client) => {
+                end.limit = now.after(PATIENCE);
                 let action = client.begin();
                 end.go(self.hca, action)
             }
@@ -465,6 +595,9 @@ impl<'h, 'p> Peers<'h, 'p> {
             return end.early.push(wc);
         }
         let conn = end.conn;
+        if matches!(end.program, Program::Client(_)) {
+            end.limit = now.after(PATIENCE);
+        }
         let went = end.done(self.hca, &wc);
         let (rounds, bytes) = match &end.program {
             Program::Server(server) => (server.rounds, server.len()),
@@ -531,6 +664,7 @@ impl<'h> End<'h> {
             over: false,
             early: Vec::new(),
             status,
+            limit: Instant::NEVER,
         }
     }
 

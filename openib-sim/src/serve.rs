@@ -316,6 +316,11 @@ impl Served {
                 let host = host.ok_or("that is no host of ours")?;
                 crate::say!("{}", host.rping(&mut self.world, client)?);
             }
+            Command::Pingpong { node, wish } => {
+                let host = self.ours.iter().find(|ours| ours.node == node);
+                let host = host.ok_or("that is no host of ours")?;
+                crate::say!("{}", host.pingpong(&mut self.world, wish)?);
+            }
             Command::Ping {
                 node,
                 peer,

@@ -142,3 +142,20 @@ fn a_client_that_was_killed_costs_the_server_an_error_and_is_served_when_it_is_b
         scenario.sim.run_for(Duration::from_secs(1));
     }
 }
+
+#[test]
+fn a_client_whose_server_dies_is_told_so() {
+    let mut scenario = up(36, Model::Tavor);
+    ask(&scenario, Family::V4, (1_000_000, 65_536), rping::PORT);
+    let limit = Duration::from_secs(60);
+    scenario.wait("rounds", limit, |hosts| {
+        peers(&hosts[1]).first().is_some_and(|peer| peer.rounds > 5)
+    });
+    scenario.sim.power_off(2);
+    scenario.wait("the end", limit, |hosts| is_over(&hosts[1], 0));
+    let Stage::Failed(why) = peers(&scenario.sim.hosts[1])[0].stage.clone() else {
+        panic!("no failure");
+    };
+    let silent = why.starts_with("the server is silent") || why.starts_with("RetryExceeded");
+    assert!(silent, "{why}");
+}

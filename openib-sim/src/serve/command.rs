@@ -1,6 +1,8 @@
 //! What can be asked of a fabric while it runs: a line each, answered with a line that begins `ok` or `error`.
 
 use super::plan::node;
+use crate::peer::pingpong::{self, Kind};
+use crate::peer::play::Wish;
 use crate::peer::rping::{LARGEST, SMALLEST};
 use platform_sim::fabric::topology::{PortRef, Topology};
 use platform_sim::fabric::{FaultHandle, Faults};
@@ -36,6 +38,12 @@ pub(super) enum Command {
         node: usize,
         client: Option<(IpAddr, u32, u32)>,
     },
+    /// `pingpong NODE`: what became of all pingpongs of a host of ours.
+    /// `pingpong NODE rc|uc|ud|srq COUNT SIZE [ADDRESS]`: it serves the next client with so many messages of that size;
+    /// or it is one, to the end of it.
+    /// `atomics NODE COUNT [ADDRESS]`: the same with `ib_atomic_bw`; the memory of a server is to have
+    /// so many additions of 1 in the end.
+    Pingpong { node: usize, wish: Option<Wish> },
 }
 
 impl Command {
@@ -61,6 +69,8 @@ impl Command {
             }),
             "ping" => ping(rest, topology),
             "rping" => rping(rest, topology),
+            "pingpong" => pingpong(rest, topology),
+            "atomics" => atomics(rest, topology),
             "mode" => {
                 let (name, mode) = rest.trim().rsplit_once(' ').unwrap_or((rest.trim(), ""));
                 let connected = match mode {
@@ -72,7 +82,7 @@ impl Command {
                 Ok(Self::Mode { node, connected })
             }
             _ => Err(format!(
-                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping"
+                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping, pingpong, atomics"
             )),
         }
     }
@@ -123,6 +133,66 @@ fn rping(text: &str, topology: &Topology) -> Result<Command, String> {
         node: node(topology, name)?,
         client: Some((to, number(count)?, bytes)),
     })
+}
+
+fn pingpong(text: &str, topology: &Topology) -> Result<Command, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (name, kind, count, size, address) = match words[..] {
+        [name] => {
+            let node = node(topology, name)?;
+            return Ok(Command::Pingpong { node, wish: None });
+        }
+        [name, kind, count, size] => (name, kind, count, size, None),
+        [name, kind, count, size, address] => (name, kind, count, size, Some(address)),
+        _ => {
+            return Err(
+                "pingpong takes a host of ours, a kind, a count, a size, an address".into(),
+            );
+        }
+    };
+    let number = |text: &str| {
+        let number = text.parse::<u32>().ok().filter(|number| *number > 0);
+        number.ok_or_else(|| format!("\"{text}\" is no number"))
+    };
+    let to = address.map(|address| {
+        let to = address.parse::<IpAddr>();
+        to.map_err(|_| format!("\"{address}\" is no IP address"))
+    });
+    let kind = Kind::of(kind).ok_or_else(|| format!("\"{kind}\" is none of rc, uc, ud, srq"))?;
+    let wish = Wish {
+        kind,
+        count: number(count)?,
+        size: number(size)?,
+        peer: to.transpose()?.map(|to| (to, pingpong::PORT).into()),
+    };
+    let largest = kind.largest();
+    if wish.size > largest {
+        return Err(format!("{largest} bytes are the most, and not {size}"));
+    }
+    let (node, wish) = (node(topology, name)?, Some(wish));
+    Ok(Command::Pingpong { node, wish })
+}
+
+fn atomics(text: &str, topology: &Topology) -> Result<Command, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (name, count, address) = match words[..] {
+        [name, count] => (name, count, None),
+        [name, count, address] => (name, count, Some(address)),
+        _ => return Err("atomics takes a host of ours, a count and an address".into()),
+    };
+    let to = address.map(|address| {
+        let to = address.parse::<IpAddr>();
+        to.map_err(|_| format!("\"{address}\" is no IP address"))
+    });
+    let number = count.parse::<u32>();
+    let wish = Wish {
+        kind: Kind::Atomic,
+        count: number.map_err(|_| format!("\"{count}\" is no number"))?,
+        size: 8,
+        peer: to.transpose()?.map(|to| (to, pingpong::PORT).into()),
+    };
+    let (node, wish) = (node(topology, name)?, Some(wish));
+    Ok(Command::Pingpong { node, wish })
 }
 
 /// A port number, a node, and the settings behind them.
@@ -262,6 +332,43 @@ mod tests {
         assert_eq!(read("mode host-1 connected"), Ok(connected));
         assert!(read("mode host-1 fast").is_err());
         assert!(read("mode host-1").is_err());
+    }
+
+    #[test]
+    fn a_pingpong_has_a_kind_a_count_and_a_size_that_fits() {
+        let asked = |text: &str| read(text).unwrap_or(Command::Stop);
+        let Command::Pingpong {
+            wish: Some(wish), ..
+        } = asked("pingpong host-1 ud 5 2048")
+        else {
+            panic!("no pingpong");
+        };
+        assert_eq!((wish.kind, wish.count, wish.size), (Kind::Ud, 5, 2048));
+        assert_eq!(wish.peer, None);
+        let Command::Pingpong {
+            wish: Some(wish), ..
+        } = asked("pingpong host-1 rc 5 9 10.9.1.1")
+        else {
+            panic!("no pingpong");
+        };
+        assert_eq!(wish.peer, Some(([10, 9, 1, 1], 18515).into()));
+        assert!(matches!(
+            asked("pingpong host-1"),
+            Command::Pingpong { wish: None, .. }
+        ));
+        assert!(read("pingpong host-1 ud 5 2049").is_err());
+        assert!(read("pingpong host-1 xc 5 64").is_err());
+        assert!(read("pingpong host-1 rc 0 64").is_err());
+        assert!(read("pingpong host-1 rc 5 64 nowhere").is_err());
+        assert!(read("pingpong host-1 rc 5").is_err());
+        let Command::Pingpong {
+            wish: Some(wish), ..
+        } = asked("atomics host-1 7")
+        else {
+            panic!("no atomics");
+        };
+        assert_eq!((wish.kind, wish.count, wish.size), (Kind::Atomic, 7, 8));
+        assert!(read("atomics host-1 many").is_err());
     }
 
     #[test]

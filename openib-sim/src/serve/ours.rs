@@ -5,6 +5,7 @@ use super::{Options, Plan};
 use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote};
 use crate::ip::IpHost;
 use crate::model::Model;
+use crate::peer::play::Wish;
 use crate::peer::{PeerStatus, Stage, rping};
 use crate::sim::{addresses, first_port, hca_of, ipoib_profile, manager_profile};
 use core_ib::platform::Platform;
@@ -208,6 +209,29 @@ impl Ours {
         let under_way = || {
             let seen = self.remote.look(ours);
             seen.is_none_or(|seen| matches!(seen.stage, Stage::Connecting | Stage::Running))
+        };
+        world.run_while(RPING_LIMIT, under_way);
+        let seen = self.remote.look(ours);
+        Ok(seen.map_or("not begun".into(), |seen| seen.to_string()))
+    }
+
+    /// Says what became of all pingpongs; or is one end of one: a client to the end of it.
+    pub fn pingpong(&self, world: &mut World, wish: Option<Wish>) -> Result<String, String> {
+        if self.remote.look(|status| status.phase != Phase::Running) {
+            return Err(format!("{} is not running", self.name));
+        }
+        let Some(wish) = wish else {
+            let seen = self.remote.look(|status| status.played.clone());
+            let lines: Vec<String> = seen.iter().map(ToString::to_string).collect();
+            return Ok(lines.join("\n"));
+        };
+        let before = self.remote.look(|status| status.played.len());
+        self.remote.tell(host::Command::Play(wish));
+        let ours = |status: &host::HostStatus| status.played.get(before).cloned();
+        let under_way = || {
+            let seen = self.remote.look(ours);
+            // A server is ready when it is there.
+            seen.is_none_or(|seen| wish.peer.is_some() && !seen.stage.is_over())
         };
         world.run_while(RPING_LIMIT, under_way);
         let seen = self.remote.look(ours);

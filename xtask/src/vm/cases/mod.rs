@@ -6,6 +6,7 @@ mod faults;
 mod ipoib;
 mod mixed;
 mod ours_connected;
+mod ours_pingpong;
 mod ours_verbs;
 mod perftest;
 mod pingpong;
@@ -37,6 +38,8 @@ pub struct Group {
     pub quick: bool,
     /// The device model; of each guest, if there are two.
     pub model: &'static str,
+    /// The device model of the hosts of ours.
+    pub ours: &'static str,
     /// The fabric.
     pub fabric: &'static str,
     /// The kernel of the guests.
@@ -53,7 +56,7 @@ impl Group {
     /// The lab that it needs.
     pub fn wanted(&self) -> Wanted {
         Wanted {
-            more: words(self.fabric, self.manager),
+            more: words(self.fabric, self.manager, self.ours),
             ..wanted(self.model, self.kernel, self.manager)
         }
     }
@@ -73,7 +76,7 @@ pub fn wanted(model: &str, kernel: Kernel, manager: Manager) -> Wanted {
         guests: 2,
         model: model.into(),
         kernel,
-        more: words(FABRIC, manager),
+        more: words(FABRIC, manager, "tavor"),
         ethernet: false,
         iommu: false,
         interactive: false,
@@ -81,7 +84,7 @@ pub fn wanted(model: &str, kernel: Kernel, manager: Manager) -> Wanted {
 }
 
 /// Words for the simulator: who plays which host of a fabric.
-fn words(fabric: &str, manager: Manager) -> Vec<String> {
+fn words(fabric: &str, manager: Manager, ours: &str) -> Vec<String> {
     let managers = match manager {
         Manager::Ours => "2",
         Manager::OpenSm => "0",
@@ -97,6 +100,8 @@ fn words(fabric: &str, manager: Manager) -> Vec<String> {
         "0x8001",
         "--managers",
         managers,
+        "--host-model",
+        ours,
     ];
     words.map(String::from).to_vec()
 }
@@ -170,6 +175,7 @@ const ALL: &[&[Case]] = &[
     mixed::CASES,
     ours_connected::CASES,
     ours_verbs::CASES,
+    ours_pingpong::CASES,
     connections::CASES,
     perftest::CASES,
     srp::CASES,
@@ -187,6 +193,7 @@ const fn whole(name: &'static str, model: &'static str, manager: Manager) -> Gro
         name,
         quick: false,
         model,
+        ours: "tavor",
         fabric: FABRIC,
         kernel: Kernel::Stable,
         manager,
@@ -213,10 +220,14 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         quick: true,
+        ours: "arbel",
         ..whole("arbel-opensm", "arbel", Manager::OpenSm)
     },
     whole("tavor-opensm", "tavor", Manager::OpenSm),
-    whole("arbel", "arbel", Manager::Ours),
+    Group {
+        ours: "sinai",
+        ..whole("arbel", "arbel", Manager::Ours)
+    },
     five("arbel-compat", "arbel-compat", Kernel::Stable),
     five("sinai", "sinai", Kernel::Stable),
     five("sinai-old", "sinai-old", Kernel::Stable),
