@@ -4,6 +4,7 @@
 //! taken under the queue's lock and dealt with outside, so that an interrupt and a poller may drain one queue at the same
 //! time.
 
+use crate::event::Tenants;
 use crate::let_go::Released;
 use crate::limits::EventRegisters;
 use crate::uar::Uar;
@@ -178,7 +179,7 @@ impl<'p, P: Platform> Eq<'p, P> {
     }
 
     /// Takes the next entry, if there is one. Interrupt context.
-    pub fn next(&self, port: &EqPort<'_, P::Registers>) -> Option<Eqe> {
+    pub fn next(&self, port: &EqPort<'_, P::Registers>, tenants: &Tenants) -> Option<(Eqe, u32)> {
         let machine = self.ring.machine();
         self.consumer.with(|consumer| {
             let at = self.offset(consumer.index);
@@ -193,7 +194,7 @@ impl<'p, P: Platform> Eq<'p, P> {
             if consumer.index.wrapping_sub(consumer.told) >= UNTOLD.min(self.entries() / 2) {
                 self.tell(consumer, port);
             }
-            Some(eqe)
+            Some((eqe, tenants.newest()))
         })
     }
 

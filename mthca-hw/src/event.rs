@@ -99,6 +99,36 @@ impl Pending {
     }
 }
 
+/// Tells the tenants of a place apart where the number that the HCA knows does not: each gets a number here, and an event
+/// counts for those alone that were there when it was taken from its queue.
+#[derive(Debug)]
+pub struct Tenants(AtomicU32);
+
+impl Tenants {
+    /// [`NOBODY`] is none of them.
+    const MASK: u32 = 0x7fff_ffff;
+
+    /// None yet. Set-up only.
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// The number of a new one. Thread.
+    pub fn enter(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1) & Self::MASK
+    }
+
+    /// The newest. Under the lock of the queue of events: who ends a tenant empties that queue, so the next one is newer.
+    pub fn newest(&self) -> u32 {
+        self.0.load(Ordering::Acquire) & Self::MASK
+    }
+
+    /// Was `tenant` there when `newest` was the newest?
+    pub const fn had(newest: u32, tenant: u32) -> bool {
+        newest.wrapping_sub(tenant) & Self::MASK <= Self::MASK / 2
+    }
+}
+
 /// Which of many objects have something pending: one bit each.
 pub struct Marks<'p, P: Platform>(Table<'p, AtomicU64, P>);
 
@@ -228,6 +258,23 @@ mod tests {
         assert_eq!(pending.pop::<QpEvent>(), None);
         pending.push(6, QpEvent::SqDrained);
         assert_eq!(pending.pop(), Some((6, QpEvent::SqDrained)));
+    }
+
+    #[test]
+    fn an_event_counts_for_who_was_there_when_it_was_taken() {
+        let tenants = Tenants::new();
+        let first = tenants.enter();
+        let then = tenants.newest();
+        let second = tenants.enter();
+        assert!(Tenants::had(then, first) && !Tenants::had(then, second));
+        assert!(Tenants::had(tenants.newest(), first) && Tenants::had(tenants.newest(), second));
+        let last = Tenants(AtomicU32::new(u32::MAX - 1));
+        let (old, new) = (last.enter(), last.enter());
+        assert_ne!((old, new), (NOBODY, NOBODY));
+        assert!(
+            Tenants::had(new, old) && !Tenants::had(old, new),
+            "past the end of the numbers"
+        );
     }
 
     #[test]

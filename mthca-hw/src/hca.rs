@@ -301,13 +301,16 @@ impl<P: Platform> Inner<'_, P> {
         }
         while let Some(index) = self.srq_marks.take() {
             let place = self.srq_places.get(index as usize);
-            let Some((_, event)) = place.and_then(|place| place.events.pop()) else {
+            let Some((owner, event)) = place.and_then(|place| place.events.pop()) else {
                 continue;
             };
             if place.is_some_and(|place| !place.events.is_empty()) {
                 self.srq_marks.set(index);
             }
-            if let Some(srq) = self.srqs.handle_at(index) {
+            if let Some(srq) = self.srqs.handle_at(index)
+                // The next to have the place is its tenant before its handle is found.
+                && place.is_some_and(|place| place.tenant() == Some(owner))
+            {
                 return Some(AsyncEvent::Srq(srq, event));
             }
         }

@@ -12,7 +12,7 @@ use crate::chip::{Chip, Mode};
 use crate::cmd::{Cause, Channel, CmdError, Command, TakesBack};
 use crate::cq::{Cq, CqPlace};
 use crate::eq::{Eq, EqPort, Which};
-use crate::event::{Marks, StrayCounts, Strays};
+use crate::event::{Marks, StrayCounts, Strays, Tenants};
 use crate::fmr::{Fmr, FmrEntries, FmrPlace};
 use crate::health::End;
 use crate::icm::{Icm, Kind};
@@ -114,6 +114,8 @@ pub(crate) struct Inner<'p, P: Platform> {
     pub cq_marks: Marks<'p, P>,
     pub qp_marks: Marks<'p, P>,
     pub srq_marks: Marks<'p, P>,
+    /// Of the places of SRQs, whose numbers carry no tag.
+    pub srq_tenants: Tenants,
     pub strays: Strays,
     /// [`FATAL`], [`GONE`].
     pub ended: AtomicU8,

@@ -5,7 +5,7 @@ extern crate std;
 use crate::cmd::table::Nop;
 use crate::cmd::{Cause, Channel};
 use crate::cq::CqPlace;
-use crate::event::{Marks, Pending};
+use crate::event::{Marks, Pending, Tenants};
 use crate::fake::{Machine, Reply};
 use crate::health::{End, Health};
 use crate::once::Once;
@@ -14,7 +14,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use core_ib::platform::{Caching, Platform, RawGate, RawLock, Saved};
-use core_ib::verbs::QpEvent;
+use core_ib::verbs::{QpEvent, SrqEvent};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use loom::thread;
 use std::boxed::Box;
@@ -159,6 +159,48 @@ fn loom_an_event_in_flight_is_not_the_next_tenants() {
         pending.push(8, QpEvent::SqDrained);
         handler.join().unwrap();
         assert_eq!(all(&pending), [QpEvent::SqDrained]);
+    });
+}
+
+#[test]
+fn loom_an_event_in_hand_is_not_the_next_srqs_though_both_have_one_number() {
+    explore("event in hand against a reused SRQ number", None, || {
+        let tenants = Arc::new(Tenants::new());
+        let place = Arc::new(loom::sync::atomic::AtomicU32::new(tenants.enter()));
+        let pending = Arc::new(Pending::closed());
+        pending.open(place.load(Ordering::Relaxed));
+        // Entries of the queue of events, under its lock: one for the first SRQ.
+        let queue = Arc::new(loom::sync::Mutex::new(1));
+        let handler = {
+            let (tenants, place) = (tenants.clone(), place.clone());
+            let (pending, queue) = (pending.clone(), queue.clone());
+            // As `Inner::drain` and `Inner::note_srq` do.
+            move || loop {
+                let mut entries = queue.lock().unwrap();
+                if *entries == 0 {
+                    return;
+                }
+                *entries -= 1;
+                let newest = tenants.newest();
+                drop(entries);
+                let tenant = place.load(Ordering::Acquire);
+                if Tenants::had(newest, tenant) {
+                    pending.push(tenant, SrqEvent::LimitReached);
+                }
+            }
+        };
+        let interrupt = thread::spawn(handler.clone());
+        // As `Inner::destroy_srq` and `Inner::create_srq` do.
+        handler();
+        pending.close();
+        let next = tenants.enter();
+        pending.open(next);
+        place.store(next, Ordering::Release);
+        *queue.lock().unwrap() += 1; // of the second, when it is there
+        handler();
+        interrupt.join().unwrap();
+        assert_eq!(pending.pop(), Some((next, SrqEvent::LimitReached)));
+        assert_eq!(pending.pop::<SrqEvent>(), None);
     });
 }
 

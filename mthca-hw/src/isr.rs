@@ -5,7 +5,7 @@
 
 use crate::cq::CqPlace;
 use crate::eq::{Eq, Which};
-use crate::event::Strays;
+use crate::event::{Strays, Tenants};
 use crate::health::End;
 use crate::inner::Inner;
 use core::ptr::NonNull;
@@ -128,8 +128,10 @@ impl<'p, P: Platform> Inner<'p, P> {
         let port = self.eq_port();
         let mut any = false;
         for _ in 0..eq.entries() {
-            let Some(eqe) = eq.next(&port) else { break };
-            self.dispatch(eq, &eqe);
+            let Some((eqe, newest)) = eq.next(&port, &self.srq_tenants) else {
+                break;
+            };
+            self.dispatch(eq, &eqe, newest);
             any = true;
         }
         match arm {
@@ -146,7 +148,7 @@ impl<'p, P: Platform> Inner<'p, P> {
     }
 
     /// Notes what `eqe` says. Interrupt context.
-    fn dispatch(&self, eq: &Eq<'_, P>, eqe: &Eqe) {
+    fn dispatch(&self, eq: &Eq<'_, P>, eqe: &Eqe, newest: u32) {
         match eqe.event_type() {
             EventType::COMPLETION => self.note_completion(eq, eqe.number()),
             EventType::COMMAND => {
@@ -162,8 +164,8 @@ impl<'p, P: Platform> Inner<'p, P> {
             EventType::WQ_ACCESS_VIOLATION => self.note_qp(eqe, QpEvent::AccessError),
             EventType::LAST_WQE_REACHED => self.note_qp(eqe, QpEvent::LastWqeReached),
             EventType::CQ_ERROR => self.note_cq_error(eqe.number(), eqe.syndrome()),
-            EventType::SRQ_CATASTROPHIC => self.note_srq(eqe.number(), SrqEvent::Error),
-            EventType::SRQ_LIMIT => self.note_srq(eqe.number(), SrqEvent::LimitReached),
+            EventType::SRQ_CATASTROPHIC => self.note_srq(eqe.number(), newest, SrqEvent::Error),
+            EventType::SRQ_LIMIT => self.note_srq(eqe.number(), newest, SrqEvent::LimitReached),
             EventType::PORT_CHANGE => self.note_port(eqe.port(), PortChange(eqe.sub_type())),
             EventType::LOCAL_CATASTROPHIC
                 if LocalSyndrome(eqe.syndrome()) == LocalSyndrome::BAD_UAR_PAGE =>
@@ -229,12 +231,13 @@ impl<'p, P: Platform> Inner<'p, P> {
         }
     }
 
-    fn note_srq(&self, srqn: u32, event: SrqEvent) {
+    fn note_srq(&self, srqn: u32, newest: u32, event: SrqEvent) {
         let index = self.plan.srq.index(srqn);
         let place = self.srq_places.get(index as usize);
-        match place.filter(|place| place.is_live()) {
-            Some(place) => {
-                place.events.push(srqn, event);
+        let known = place.and_then(|place| Some((place, place.tenant()?)));
+        match known.filter(|&(_, tenant)| Tenants::had(newest, tenant)) {
+            Some((place, tenant)) => {
+                place.events.push(tenant, event);
                 self.srq_marks.set(index);
             }
             None => Strays::count(&self.strays.srqn),

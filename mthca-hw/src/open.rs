@@ -14,7 +14,7 @@ use crate::cmd::table::{
 use crate::cmd::{Channel, CmdError, Command};
 use crate::cq::CqPlace;
 use crate::eq::{Eq, MAX_EQS, Which};
-use crate::event::{Marks, Strays};
+use crate::event::{Marks, Strays, Tenants};
 use crate::extents::order_of;
 use crate::fmr::{FmrEntries, FmrPlace};
 use crate::inner::{Inner, NOBODY, Node, slab};
@@ -816,6 +816,7 @@ impl<'p, P: Platform> Opening<'p, P> {
             cq_marks,
             qp_marks,
             srq_marks,
+            srq_tenants: Tenants::new(),
             strays: Strays::default(),
             ended: AtomicU8::new(0),
             announced: AtomicBool::new(false),

@@ -18,13 +18,13 @@ use crate::eq::Which;
 use crate::event::Pending;
 use crate::extents::{Extent, order_of};
 use crate::icm::Kind;
-use crate::inner::Inner;
+use crate::inner::{Inner, NOBODY};
 use crate::isr::Arm;
 use crate::mr::Ring;
 use crate::records::Records;
 use crate::user::Lent;
 use crate::users::Users;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::platform::{DmaBuf, DmaRing, Gate, Lock, Platform};
 use core_ib::verbs::{
     Access, Created, Held, Object, SrqAttr, SrqHandle, SrqInit, VerbsError, kind,
@@ -86,7 +86,8 @@ struct Told {
 pub(crate) struct SrqPlace<'p, P: Platform> {
     gate: Gate<SrqControl, P::RawGate>,
     queue: Lock<SrqQueue<'p, P>, P::RawLock>,
-    live: AtomicBool,
+    /// Which SRQ of all that there ever were, or [`NOBODY`].
+    tenant: AtomicU32,
     /// First of the WQEs that pollers gave back.
     freed: AtomicU32,
     /// First place among the records.
@@ -106,7 +107,7 @@ impl<'p, P: Platform> SrqPlace<'p, P> {
         Self {
             gate: machine.gate("SRQ", SrqControl::default()),
             queue: machine.lock("SRQ", false, SrqQueue::default()),
-            live: AtomicBool::new(false),
+            tenant: AtomicU32::new(NOBODY),
             freed: AtomicU32::new(NIL),
             records: AtomicU32::new(0),
             mask: AtomicU32::new(0),
@@ -116,9 +117,10 @@ impl<'p, P: Platform> SrqPlace<'p, P> {
         }
     }
 
-    /// Is there an SRQ? Any context.
-    pub fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
+    /// Which SRQ is here? Any context.
+    pub fn tenant(&self) -> Option<u32> {
+        let tenant = self.tenant.load(Ordering::Acquire);
+        (tenant != NOBODY).then_some(tenant)
     }
 
     /// A poller gives a WQE back; what its poster called it. `None` if it is not outstanding.
@@ -224,9 +226,10 @@ impl<'p, P: Platform> Inner<'p, P> {
                 self.leave_user(lent);
                 return Err(error);
             }
-            place.events.open(number);
+            let tenant = self.srq_tenants.enter();
+            place.events.open(tenant);
             place.users.open();
-            place.live.store(true, Ordering::Release);
+            place.tenant.store(tenant, Ordering::Release);
             Ok(Created {
                 handle: vacant.fill(Srq {
                     number,
@@ -427,9 +430,10 @@ impl<'p, P: Platform> Inner<'p, P> {
                 return Err(error);
             }
             self.take_back(&Hw2SwSrq { srqn: number });
-            // Its number carries no tag: what is still in the queue of events must not meet the next owner.
+            // Its number carries no tag: what is still in the queue of events must not meet the next owner, and what a
+            // handler has in hand is older than that one.
             self.drain(Which::Async, Arm::IfAny);
-            place.live.store(false, Ordering::Release);
+            place.tenant.store(NOBODY, Ordering::Release);
             place.events.close();
             let queue = place.queue.with(core::mem::take);
             let control = core::mem::take(control);

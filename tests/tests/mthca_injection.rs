@@ -191,6 +191,7 @@ variants! {
     arbel_compat: Variant::ArbelCompat,
     arbel: Variant::Arbel,
     sinai: Variant::Sinai,
+    sinai_old: Variant::SinaiOld,
 }
 
 /// The test above is one of the injection, too: that a failure was asked for is not that it came.

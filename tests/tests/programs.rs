@@ -148,3 +148,8 @@ fn random_programs_on_an_arbel_do_what_the_reference_says() {
 fn random_programs_on_a_sinai_do_what_the_reference_says() {
     many(Variant::Sinai);
 }
+
+#[test]
+fn random_programs_on_a_sinai_under_its_older_number_do_what_the_reference_says() {
+    many(Variant::SinaiOld);
+}
