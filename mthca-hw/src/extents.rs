@@ -85,6 +85,14 @@ impl<'p, P: Platform> Extents<'p, P> {
         bits.get(..words(self.end, order)).unwrap_or(&[])
     }
 
+    /// How many are free. Any context but a hard interrupt.
+    pub fn room(&self) -> u32 {
+        self.free.with(|free| {
+            let of_orders = (0..).zip(free.iter());
+            of_orders.map(|(order, count)| count << order).sum()
+        })
+    }
+
     fn put(&self, free: &mut [u32; ORDERS], block: u32, order: usize) {
         let word = self.bitmap(order).get((block / 32) as usize);
         if let (Some(word), Some(count)) = (word, free.get_mut(order)) {

@@ -6,7 +6,7 @@ use crate::chip::Chip;
 use crate::cq::CqRef;
 use crate::eq::Which;
 use crate::event::StrayCounts;
-use crate::inner::{FATAL, GONE, Inner};
+use crate::inner::{FATAL, GONE, Inner, Left};
 use crate::limits::Limits;
 use crate::open::{OpenError, Opening};
 use crate::plan::Plan;
@@ -84,6 +84,11 @@ impl<'p, P: Platform> Hca<'p, P> {
     /// What came from the HCA and fitted nothing that exists. Any context.
     pub fn strays(&self) -> StrayCounts {
         self.core.stray_counts()
+    }
+
+    /// What is left of the pools that objects take from. Control context; may block.
+    pub fn left(&self) -> Left {
+        self.core.left()
     }
 
     /// Which chip it is. Any context.

@@ -126,6 +126,17 @@ pub(crate) struct Inner<'p, P: Platform> {
 }
 
 /// No object.
+/// What no object has of the pools that the profile made: [`Hca::left`](crate::Hca::left).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Translations of pages, in the whole groups that they are taken in.
+    pub mtt_pages: u32,
+    /// Places for work requests.
+    pub work_requests: u32,
+    /// Entries of multicast groups beside those that are found at once.
+    pub mcast_entries: u32,
+}
+
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// A slab of `count` places.
@@ -249,6 +260,15 @@ impl<P: Platform> Inner<'_, P> {
     /// The EQ.
     pub fn eq(&self, which: Which) -> Option<&Eq<'_, P>> {
         self.eqs.get(which.index())?.as_ref()
+    }
+
+    /// See [`Hca::left`](crate::Hca::left).
+    pub fn left(&self) -> Left {
+        Left {
+            mtt_pages: self.mtt.room(),
+            work_requests: self.records.room(),
+            mcast_entries: self.groups.with(|groups| groups.room()),
+        }
     }
 
     /// See [`Hca::strays`](crate::Hca::strays).

@@ -83,6 +83,7 @@ pub use cmd::{Cause, CmdError};
 pub use cq::CqRef;
 pub use event::StrayCounts;
 pub use hca::Hca;
+pub use inner::Left;
 pub use limits::{EntrySizes, EventRegisters, Limits, LimitsError};
 pub use open::{OpenCause, OpenError};
 pub use plan::{MptPlan, Numbers, Plan, Tables};

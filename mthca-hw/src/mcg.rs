@@ -50,6 +50,11 @@ impl<'p, P: Platform> Groups<'p, P> {
         Ok(limit.wrapping_add(free as u32))
     }
 
+    /// Entries to overflow to that no group has.
+    pub fn room(&self) -> u32 {
+        self.used.iter().filter(|&&used| !used).count() as u32
+    }
+
     fn give(&mut self, index: u32) {
         let place = index.wrapping_sub(self.buckets) as usize;
         if let Some(used) = self.used.get_mut(place) {

@@ -50,6 +50,11 @@ impl<'p, P: Platform> MttTable<'p, P> {
             .take(u32::try_from(segments).unwrap_or(u32::MAX >> 1))
     }
 
+    /// Entries that no region has.
+    pub fn room(&self) -> u32 {
+        self.segments.room().saturating_mul(SEGMENT_PAGES)
+    }
+
     /// Gives room back, of a region that the HCA knows no more. Control context.
     pub fn give(&self, room: Extent) {
         self.segments.give(room);

@@ -40,6 +40,11 @@ impl<'p, P: Platform> Records<'p, P> {
         self.space.take(count)
     }
 
+    /// Places that no queue has.
+    pub fn room(&self) -> u32 {
+        self.space.room()
+    }
+
     /// Gives them back. Control context.
     pub fn give(&self, places: Extent) {
         for index in places.first..places.first.saturating_add(places.len()) {

@@ -275,6 +275,19 @@ fn a_list_is_one_doorbell_and_hangs_together() {
 }
 
 #[test]
+fn a_request_of_several_entries_is_fenced_as_one_of_one_is() {
+    let machine = Machine::new();
+    let rig = Rig::new(&machine, QpType::Rc);
+    let sges = [sge(0x1000, 10), sge(0x2000, 20)];
+    let fenced = SendWr {
+        flags: SendFlags::FENCE,
+        ..wr(2, SEND, &sges)
+    };
+    rig.send(&[wr(1, SEND, &sges[..1]), fenced]).unwrap();
+    assert_eq!(rig.queue(0x1000, 8), [0x104a, 0x43], "fenced");
+}
+
+#[test]
 fn a_datagram_names_its_address_vector_and_the_vector_is_as_published() {
     let machine = Machine::new();
     let rig = Rig::new(&machine, QpType::Ud);

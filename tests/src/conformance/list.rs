@@ -270,6 +270,11 @@ macro_rules! conformance {
                 no_byte_changes_once_a_region_is_gone,
                 a_window_lends_what_it_is_bound_to_and_by_its_last_key_alone,
             ],
+            migration: [
+                an_armed_connection_goes_on_by_its_other_path,
+                a_connection_that_is_armed_again_migrates_back,
+                a_peer_follows_who_is_told_to_migrate,
+            ],
             reliable: [
                 a_silent_peer_is_given_up_after_all_retries,
                 any_one_packet_may_be_lost_and_everything_comes_right,

@@ -25,6 +25,7 @@ pub mod fmr;
 pub mod hca_and_port;
 pub mod keys;
 pub mod memory;
+pub mod migration;
 pub mod multicast;
 pub mod objects;
 pub mod posting;

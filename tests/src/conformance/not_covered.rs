@@ -31,10 +31,10 @@ pub const NOT_COVERED: &[(u32, &str)] = &[
     (127, "no device here sends with invalidate"),
     (129, "no device here has windows of type 2"),
     (131, "as T129"),
-    (150, "needs two cables between the sides"),
-    (151, "as T150"),
-    (152, "as T150"),
-    (153, "as T150"),
+    (
+        153,
+        "needs an HCA that sends by a path of which its peer does not know",
+    ),
     (
         165,
         "needs a device that swallows a command: the driver's own tests on its fake",

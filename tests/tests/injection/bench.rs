@@ -4,7 +4,7 @@ use core::time::Duration;
 use core_ib::platform::{DmaBuf, LetGo, NoWake};
 use core_ib::verbs::{CqHandle, CqInit, Device, Owner, PdHandle, VerbsError};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
-use mthca_hw::{Hca, Interrupts, Profile};
+use mthca_hw::{Hca, Interrupts, Left, Profile};
 use platform_sim::hca::infinihost::{CommandFault, Holdings, InfiniHost};
 use platform_sim::machine::{Fallible, SimPlatform};
 
@@ -110,6 +110,8 @@ pub struct Snapshot {
     interrupts: usize,
     /// What the HCA holds.
     pub holdings: Holdings,
+    /// What is left in the driver's pools, if the HCA is open.
+    left: Option<Left>,
 }
 
 impl Snapshot {
@@ -121,6 +123,7 @@ impl Snapshot {
             tables,
             interrupts: machine.interrupts_bound(),
             holdings: model(machine, |hca| hca.holdings()),
+            left: None,
         }
     }
 
@@ -179,7 +182,10 @@ impl<'m> Bench<'m> {
 
     /// What is out, of it and of its HCA.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(self.machine)
+        Snapshot {
+            left: Some(self.hca.left()),
+            ..Snapshot::of(self.machine)
+        }
     }
 
     fn give_back(memory: DmaBuf<'_, SimPlatform>) {
