@@ -64,7 +64,8 @@ fn traffic<R: Rig>(link: &Link<'_, R>) {
         let message = SendOp::Send { imm: None };
         let qp = link.qp(side).handle;
         from.send(qp, 6, message, &[from.buffer.sge(0, 64)]);
-        (from.success(6), to.success(5));
+        from.success(6);
+        to.success(5);
     }
 }
 
