@@ -26,6 +26,7 @@ use hca_abi::infinihost::eq::{EqContext, EqState};
 use hca_abi::infinihost::eqe::{Eqe, EventType};
 use hca_abi::infinihost::fw::{AdapterInfo, DdrInfo, FwInfo};
 use hca_abi::infinihost::mpt::Mpt;
+use hca_abi::infinihost::qp::{QpContext, QpMailbox};
 use hca_abi::infinihost::regs;
 use hca_abi::infinihost::vpm::VpmEntry;
 use std::alloc::{alloc_zeroed, dealloc};
@@ -95,6 +96,8 @@ pub struct Firmware {
     mem_free: bool,
     /// It says that it offloads checksums.
     pub checksums: bool,
+    /// What QUERY_QP says.
+    pub qp: QpContext,
     /// Pages behind ICM, by page; and how many the firmware has: its area, and auxiliary memory.
     icm: BTreeMap<u64, u64>,
     lent: [u64; 2],
@@ -362,6 +365,7 @@ impl Firmware {
         match opcode {
             Opcode::SYS_EN | Opcode::INIT_HCA => self.debts += 1,
             Opcode::SYS_DIS | Opcode::CLOSE_HCA => self.debts -= 1,
+            Opcode::QUERY_QPEE => put(output, &QpMailbox::new(0, self.qp)),
             Opcode::QUERY_FW => put(output, &firmware_info(self.mem_free)),
             Opcode::QUERY_DDR => put(output, &ddr_info()),
             Opcode::QUERY_DEV_LIM => put(output, &dev_lim(self.mem_free, self.checksums)),
@@ -536,6 +540,7 @@ impl Firmware {
             resets: kept.resets + 1,
             deaf: kept.deaf,
             checksums: kept.checksums,
+            qp: kept.qp,
             ..Self::default()
         };
     }
@@ -660,7 +665,7 @@ fn answer(input: &[u8], output: &mut [u8]) {
         }),
         AttributeId::GUID_INFO if header.modifier == 0 => {
             let mut guids = [Guid(0); 8];
-            guids[0] = Guid(GUID.0 + 1);
+            (guids[0], guids[3]) = (Guid(GUID.0 + 1), Guid(GUID.0 + 3));
             mad.put(&GuidInfo { guids })
         }
         AttributeId::P_KEY_TABLE if header.modifier == 0 => {

@@ -18,8 +18,10 @@ use core_ib::{Gid, LKey, Lid, PKey, Psn, QKey, Qpn, RKey, Sl};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::cq::CqContext;
 use hca_abi::infinihost::cqe::{Cqe, ErrorCqe, Syndrome};
+use hca_abi::infinihost::doorbell::{EqCommand, EqDoorbell};
+use hca_abi::infinihost::eqe::{Eqe, EventType};
 use hca_abi::infinihost::init_hca::InitHca;
-use hca_abi::infinihost::qp::{QpContext, QpMailbox, ServiceType, opt};
+use hca_abi::infinihost::qp::{QpContext, QpMailbox, QpState as HwState, ServiceType, opt};
 use hca_abi::infinihost::srq::SrqContext;
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -296,7 +298,7 @@ fn a_datagram_names_its_address_vector_and_the_vector_is_as_published() {
         hop_limit: 5,
         flow_label: 0xabcde,
         traffic_class: 0x12,
-        sgid_index: 0,
+        sgid_index: 3,
     };
     let attr = AhAttr {
         port: 2,
@@ -351,7 +353,7 @@ fn a_datagram_names_its_address_vector_and_the_vector_is_as_published() {
     let expected = [
         pd,
         0x0083_0123, // GRH, path bits
-        0x0020_3205, // GID 0 of port 2 is 32; 2048 bytes, 4X SDR, 5 hops
+        0x0023_3205, // GID 3 of port 2 is 35; 2048 bytes, 4X SDR, 5 hops
         0x412a_bcde,
         0x1111_1111,
         0x1111_1111,
@@ -1025,6 +1027,41 @@ fn a_gsi_packet_is_gathered_from_headers_payload_and_room_for_the_icrc() {
         Err(VerbsError::Busy { object: "GSI", .. })
     ));
     let _ = PKey::DEFAULT;
+}
+
+#[test]
+fn a_queue_that_drains_is_not_told_as_drained() {
+    let machine = Machine::new();
+    let rig = Rig::new(&machine, QpType::Rc);
+    for (state, draining) in [(HwState::SQ_DRAINING, true), (HwState::SQD, false)] {
+        let mut context = rig.context();
+        context.set_state(state);
+        machine.firmware().qp = context;
+        let attr = rig.hca.query_qp(rig.qp).unwrap();
+        assert_eq!((attr.state, attr.sq_draining), (QpState::Sqd, draining));
+    }
+}
+
+#[test]
+fn in_t_mode_a_cq_whose_event_has_come_is_disarmed() {
+    let machine = Machine::new();
+    let rig = Rig::new(&machine, QpType::Rc);
+    let cqn = rig.input::<CqContext>(Opcode::SW2HW_CQ).cqn();
+    let mut eqe = Eqe::ZERO;
+    eqe.set_event_type(EventType::COMPLETION).set_number(cqn);
+    machine.event(1, eqe);
+    while machine.deliver() {}
+    assert!(rig.hca.take_cq_event(rig.cq));
+    let disarm = EqDoorbell {
+        command: EqCommand::DISARM_CQ,
+        eqn: 1,
+        parameter: cqn,
+    };
+    let rung = rig.doorbells();
+    assert!(
+        rung.iter().any(|(_, value)| *value == disarm.encode()),
+        "{rung:x?}"
+    );
 }
 
 #[test]
