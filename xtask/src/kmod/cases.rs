@@ -2,6 +2,7 @@
 
 use super::test::Options;
 use crate::vm::{Guests, Listens};
+use std::time::{Duration, Instant};
 
 /// A note for the table, or what went wrong.
 pub type Outcome = Result<String, String>;
@@ -340,8 +341,25 @@ fn flap_under_traffic(lab: &mut Guests, _: &Options) -> Outcome {
 /// OpenSM's partitions: the default one, and one more, both with IPoIB.
 const PARTITIONS: &str = "Default=0x7fff,ipoib:ALL=full;\nOne=0x0001,ipoib:ALL=full;\n";
 
-/// In guest 2, OpenSM takes the subnet over from our subnet manager; the module's interface comes up anew under it; then it
-/// is killed, and ours takes over. TCP streams live through both.
+/// Our subnet manager says that this is what it is, before long.
+fn ours_is(lab: &mut Guests, role: &str) -> Result<(), String> {
+    let end = Instant::now() + lab.limit(30);
+    let wanted = format!("manager {role}");
+    loop {
+        let shown = lab.ledgers()?;
+        if shown.iter().any(|line| line.contains(&wanted)) {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return Err(format!("never \"{wanted}\":\n{}", shown.join("\n")));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// In guest 2, OpenSM (with the key that ours has: it deals with no other manager) takes the subnet over from our subnet
+/// manager; the module's interface comes up anew under it; then it is killed, and ours takes over. TCP streams live
+/// through both.
 fn failover(lab: &mut Guests, options: &Options) -> Outcome {
     let port = "/sys/class/infiniband/mthca0/ports/1";
     let sm = |mine: &str| {
@@ -349,13 +367,14 @@ fn failover(lab: &mut Guests, options: &Options) -> Outcome {
     };
     let start = format!(
         "printf '{}' > /run/partitions.conf
-        setsid opensm -d2 -p 15 -f /run/osm.log -P /run/partitions.conf > /dev/null 2>&1 < /dev/null &",
+        setsid opensm -d2 -p 15 -k 0 -f /run/osm.log -P /run/partitions.conf > /dev/null 2>&1 < /dev/null &",
         PARTITIONS.replace('\n', "\\n")
     );
     let taken = under_traffic(lab, 20, |lab| {
         lab.ok(2, &start, 10)?;
         waiting(lab, 2, &sm("="), 90)?;
-        waiting(lab, 2, "until_ 200 grep -q 'SUBNET UP' /run/osm.log", 60).map(drop)
+        waiting(lab, 2, "until_ 200 grep -q 'SUBNET UP' /run/osm.log", 60)?;
+        ours_is(lab, "Standby")
     })?;
     lab.ok(1, "ip link set ib0 down && ip link set ib0 up", 30)?;
     up(lab, options)?;
@@ -365,7 +384,8 @@ fn failover(lab: &mut Guests, options: &Options) -> Outcome {
     flap(lab, options)?;
     let back = under_traffic(lab, 90, |lab| {
         lab.ok(2, "pkill -9 opensm", 10)?;
-        waiting(lab, 2, &sm("!="), 150).map(drop)
+        waiting(lab, 2, &sm("!="), 150)?;
+        ours_is(lab, "Master")
     })?;
     lab.ok(1, "ip link set ib0 down && ip link set ib0 up", 30)?;
     up(lab, options)?;
