@@ -57,7 +57,7 @@ impl Simulator {
         let told = |error: std::io::Error| format!("{}: {error}", folder.display());
         let mut child = Command::new(simulator()?)
             .args(["serve", "--commands", "-v", "--model", &wanted.model])
-            .args(["--training", training(accelerator(wanted.kernel))])
+            .args(["--training", training(wanted.kernel)])
             .arg("--sockets")
             .arg(folder)
             .args(&wanted.more)
@@ -154,8 +154,13 @@ pub fn accelerator(kernel: Kernel) -> &'static str {
 /// How long links train, in milliseconds. Linux' driver starts a port some time before it takes note of who the subnet
 /// manager is, and is not told again: the traps of its HCA would never leave it. On a machine the driver is ready long
 /// before the link is. An emulated processor is twenty times slower and more, a subnet manager on a host of ours is not.
-fn training(accelerator: &str) -> &'static str {
-    if accelerator == "kvm" { "200" } else { "4000" }
+fn training(kernel: Kernel) -> &'static str {
+    match accelerator(kernel) {
+        "kvm" => "200",
+        // Five times slower once more.
+        _ if kernel == Kernel::Debug => "20000",
+        _ => "4000",
+    }
 }
 
 fn shape(name: &str, kernel: Kernel, accelerator: &'static str) -> Shape {
