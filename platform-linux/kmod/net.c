@@ -128,10 +128,16 @@ static netdev_tx_t start_xmit(struct sk_buff *skb, struct net_device *dev)
 		goto drop;
 	memcpy(&header, skb->data, sizeof(header));
 	__skb_pull(skb, sizeof(header));
+	/* A sum that begins in the link header, or lies beyond what is in one piece: from a raw socket, or another machine. */
+	if (unlikely(skb->ip_summed == CHECKSUM_PARTIAL &&
+		     (skb_checksum_start_offset(skb) < 0 ||
+		      skb_checksum_start_offset(skb) + skb->csum_offset + sizeof(__sum16) > skb_headlen(skb))))
+		goto drop;
 	sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more, &mtu);
 	if (unlikely(sent == OPENIB_SENT_FULL)) {
 		netif_stop_queue(dev);
-		/* A completion before this wakes nobody; one after it does. */
+		/* What is made up is sent, since nothing else may complete. A completion before this wakes nobody; one after it does. */
+		openib_flush(host, net->index);
 		smp_mb();
 		sent = openib_send(host, net->index, header.to, ntohs(header.ether_type), packet, skb->len, more, &mtu);
 		if (sent == OPENIB_SENT_FULL) {
@@ -240,15 +246,18 @@ static int stop(struct net_device *dev)
 static int listen(struct net_device *dev, const unsigned char *address)
 {
 	struct openib_net *net = netdev_priv(dev);
+	struct openib_host *host = READ_ONCE(net->device->host);
 
-	return openib_listen(net->device->host, net->index, address);
+	return host ? openib_listen(host, net->index, address) : -ENODEV;
 }
 
 static int ignore(struct net_device *dev, const unsigned char *address)
 {
 	struct openib_net *net = netdev_priv(dev);
+	struct openib_host *host = READ_ONCE(net->device->host);
 
-	openib_ignore(net->device->host, net->index, address);
+	if (host)
+		openib_ignore(host, net->index, address);
 	return 0;
 }
 
@@ -379,6 +388,8 @@ static void setup(struct net_device *dev)
 	dev->min_mtu = SMALLEST_MTU;
 	dev->max_mtu = FIRST_MTU;
 	netif_keep_dst(dev);
+	/* The host's lock may be held where netpoll sends. */
+	dev->priv_flags |= IFF_DISABLE_NETPOLL;
 }
 
 /* Makes one interface, which the library and the kernel are yet to be told of. */
@@ -492,6 +503,9 @@ struct openib_host *openib_nets_take_back(struct openib_device *device)
 	for (index = 0; index < device->net_count; index++) {
 		struct net_device *dev = device->nets[index];
 
+		/* One that the kernel never took has nothing to take back, and no such lock. */
+		if (dev->reg_state == NETREG_UNINITIALIZED)
+			continue;
 		netif_tx_disable(dev);
 		netif_addr_lock_bh(dev);
 		__dev_mc_unsync(dev, NULL);
@@ -518,7 +532,10 @@ int openib_nets_register(struct openib_device *device)
 				struct openib_net *other = netdev_priv(device->nets[parent]);
 
 				if (other->port == net->port) {
-					snprintf(dev->name, IFNAMSIZ, "%s.%04x", device->nets[parent]->name, net->p_key);
+					/* One that is too long keeps the kernel's choice. */
+					if (snprintf(dev->name, IFNAMSIZ, "%s.%04x", device->nets[parent]->name,
+						     net->p_key) >= IFNAMSIZ)
+						strscpy(dev->name, "ib%d", IFNAMSIZ);
 					break;
 				}
 			}

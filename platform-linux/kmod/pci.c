@@ -35,8 +35,8 @@ module_param(connected, bool, 0444);
 MODULE_PARM_DESC(connected,
 		 "take connections of peers, and allow connected mode (default: yes); 3 MiB of memory for each interface");
 
-/* A restart that fails is tried again, a few times. */
-#define RESTARTS 5
+/* A restart that fails is tried again, so often, a second apart. */
+#define RESTARTS 15
 
 /* ---- polling ---- */
 
@@ -103,7 +103,14 @@ static void restart(struct work_struct *work)
 	dev_err(&device->pdev->dev, "the HCA has failed: it is restarted\n");
 	openib_host_down(device);
 	for (tries = 0; error && tries < RESTARTS && !READ_ONCE(device->removing); tries++) {
-		/* It may have forgotten where it is; restoring a state uses it up. */
+		if (tries)
+			msleep(1000);
+		/*
+		 * It may have forgotten where it is; restoring a state uses it up. One that does not answer has none to be saved,
+		 * and what was saved is kept for when it does.
+		 */
+		if (!pci_device_is_present(device->pdev))
+			continue;
 		pci_restore_state(device->pdev);
 		pci_save_state(device->pdev);
 		error = openib_host_up(device);
@@ -273,6 +280,8 @@ not_registered:
 	openib_nets_unregister(device);
 	cancel_work_sync(&device->tell);
 	skb_queue_purge(&device->too_long);
+	/* A poll that had not seen it is over now. */
+	synchronize_net();
 	cancel_work_sync(&device->restart);
 	openib_host_down(device);
 no_host:
@@ -301,6 +310,9 @@ static void remove(struct pci_dev *pdev)
 	openib_nets_unregister(device);
 	cancel_work_sync(&device->tell);
 	skb_queue_purge(&device->too_long);
+	/* A poll that had not seen it is over now. */
+	synchronize_net();
+	cancel_work_sync(&device->restart);
 	if (device->host)
 		wait_until_idle(device);
 	openib_host_down(device);
@@ -314,6 +326,17 @@ static void remove(struct pci_dev *pdev)
 	free_netdev_dummy(device->poller);
 	destroy_workqueue(device->queue);
 	kfree(device);
+}
+
+/* The machine ends: the HCA is quiet, and nothing is freed, since the kernel may yet remove the device. */
+static void shutdown(struct pci_dev *pdev)
+{
+	struct openib_device *device = pci_get_drvdata(pdev);
+
+	WRITE_ONCE(device->removing, true);
+	cancel_work_sync(&device->restart);
+	openib_host_down(device);
+	pci_clear_master(pdev);
 }
 
 #define MELLANOX 0x15b3
@@ -339,7 +362,7 @@ static struct pci_driver infinihost_driver = {
 	.id_table = ids,
 	.probe = probe,
 	.remove = remove,
-	.shutdown = remove,
+	.shutdown = shutdown,
 };
 module_pci_driver(infinihost_driver);
 
