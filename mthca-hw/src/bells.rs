@@ -9,7 +9,7 @@ use crate::icm::{LendError, MapIcm, PAGE, map};
 use crate::let_go::Released;
 use crate::plan::Plan;
 use crate::profile::Profile;
-use core_ib::platform::{DmaBuf, DmaLongs, Platform, PlatformError};
+use core_ib::platform::{DmaBuf, DmaLong, DmaLongs, Platform, PlatformError};
 use hca_abi::infinihost::doorbell::{DoorbellRecord, RecordType};
 
 /// Bytes of a record.
@@ -159,6 +159,12 @@ impl<'p, P: Platform> Bells<'p, P> {
         self.memory.set(bell.at as usize, record);
     }
 
+    /// The record itself, for who stores to it often.
+    #[inline]
+    pub fn word(&self, bell: Bell) -> Option<DmaLong<'_>> {
+        self.memory.word(bell.at as usize)
+    }
+
     /// Stores its counter. Any context; the caller has ordered it behind what it is about.
     #[inline]
     pub fn count(&self, bell: Bell, counter: u32) {
@@ -202,7 +208,13 @@ mod tests {
                 assert!(address >= at && address + 8 <= at + len, "{bell:?}");
                 assert_eq!(address - at, u64::from(bell.at) * 8 - from);
                 assert!(seen.insert(bell.at));
+                assert!(bells.word(bell).is_some());
             }
+            let beyond = Bell {
+                index: 0,
+                at: bells.memory.len() as u32 / RECORD,
+            };
+            assert!(bells.word(beyond).is_none());
             bells.free(&Released::never_told());
         }
     }

@@ -201,7 +201,7 @@ impl<'p, P: Platform> Inner<'p, P> {
             Some((_, place)) => {
                 // First: who arms between the two is told anyway, and arms again. infinihost 4.5.4.
                 if self.chip.is_mem_free() {
-                    place.next_sequence();
+                    place.next_sequence(cqn);
                 } else {
                     self.uar.ring_eq(eq.eqn, EqCommand::DISARM_CQ, cqn);
                 }

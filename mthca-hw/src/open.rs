@@ -769,6 +769,9 @@ impl<'p, P: Platform> Opening<'p, P> {
         let cmd = self.cmd.take().ok_or(missing)?;
         let eqs = self.eqs.take().ok_or(missing)?;
         let av = self.av.take().ok_or(missing)?;
+        if self.lent.bells.is_some() {
+            cmd.health().arms_by_records();
+        }
         self.core = Some(room.put(Inner {
             machine,
             chip: self.chip,

@@ -2,8 +2,8 @@
 //!
 //! A doorbell is one 64-bit store. The page is mapped uncached, so doorbells arrive in program order.
 
-use core_ib::platform::{Caching, Platform, Registers, Result};
-use hca_abi::infinihost::doorbell::{EqCommand, EqDoorbell, MCqDoorbell, ReceiveDoorbell};
+use core_ib::platform::{DoorbellPage, Platform, Registers, Result};
+use hca_abi::infinihost::doorbell::{EqCommand, EqDoorbell, ReceiveDoorbell};
 use hca_abi::infinihost::pci::BAR_UAR;
 use hca_abi::infinihost::regs::uar;
 
@@ -13,7 +13,7 @@ pub const PAGE: usize = 4096;
 /// One doorbell page.
 #[derive(Debug)]
 pub struct Uar<R> {
-    page: R,
+    page: DoorbellPage<R>,
     /// Its number, which contexts name.
     pub index: u32,
 }
@@ -22,32 +22,26 @@ impl<R: Registers> Uar<R> {
     /// Maps page `index`. Set-up only.
     pub fn map<P: Platform<Registers = R>>(machine: &P, index: u32) -> Result<Self> {
         let at = u64::from(index).saturating_mul(PAGE as u64);
-        let page = machine.map(BAR_UAR, at, PAGE, Caching::Uncached)?;
+        let page = DoorbellPage::map(machine, BAR_UAR, at)?;
         Ok(Self { page, index })
     }
 
     /// The doorbell of a send queue in either mode, encoded. Any context, as all doorbells.
     #[inline]
     pub fn ring_send(&self, doorbell: u64) {
-        self.page.write_be64(uar::SEND, doorbell);
+        self.page.ring::<{ uar::SEND }>(doorbell);
     }
 
     /// For a receive queue or an SRQ. T-mode.
     #[inline]
     pub fn ring_receive(&self, doorbell: ReceiveDoorbell) {
-        self.page.write_be64(uar::RECEIVE, doorbell.encode());
+        self.page.ring::<{ uar::RECEIVE }>(doorbell.encode());
     }
 
-    /// For a CQ, encoded. T-mode.
+    /// For a CQ in either mode, encoded.
     #[inline]
     pub fn ring_cq(&self, doorbell: u64) {
-        self.page.write_be64(uar::CQ, doorbell);
-    }
-
-    /// Arms a CQ. M-mode.
-    #[inline]
-    pub fn arm_cq(&self, doorbell: MCqDoorbell) {
-        self.page.write_be64(uar::CQ, doorbell.encode());
+        self.page.ring::<{ uar::CQ }>(doorbell);
     }
 
     /// For an EQ. T-mode.
@@ -58,6 +52,6 @@ impl<R: Registers> Uar<R> {
             eqn,
             parameter,
         };
-        self.page.write_be64(uar::EQ, doorbell.encode());
+        self.page.ring::<{ uar::EQ }>(doorbell.encode());
     }
 }

@@ -153,6 +153,12 @@ unsafe impl Registers for OsRegisters {
             unsafe { os::openib_os_write64(self.map.as_ptr(), offset, value) };
         }
     }
+    #[inline]
+    unsafe fn write_be64_inside(&self, offset: usize, value: u64) {
+        debug_assert!(self.has(offset, 8));
+        // SAFETY: within the mapping, says the caller.
+        unsafe { os::openib_os_write64(self.map.as_ptr(), offset, value) };
+    }
 }
 
 const fn way(direction: Direction) -> os::Way {

@@ -349,6 +349,9 @@ pub fn registers_read_back_in_big_endian_words_of_both_widths<R: Rig>(rig: &R) {
     assert_eq!(registers.read_be32(12), 0x0506_0708);
     registers.write_be32(12, 0xdead_beef);
     assert_eq!(registers.read_be64(8), 0x0102_0304_dead_beef);
+    // SAFETY: of the 64 bytes that were mapped.
+    unsafe { registers.write_be64_inside(56, 0x1122_3344_5566_7788) };
+    assert_eq!(registers.read_be64(56), 0x1122_3344_5566_7788);
     let combined = machine.map(bar, at, 64, Caching::WriteCombining).unwrap();
     assert_eq!(combined.read_be32(12), 0xdead_beef, "whatever was granted");
 }

@@ -66,4 +66,13 @@ unsafe impl core_ib::platform::Registers for Registers {
             unsafe { at.cast::<u64>().write_volatile(value.to_be()) };
         }
     }
+    #[inline]
+    unsafe fn write_be64_inside(&self, offset: usize, value: u64) {
+        debug_assert!(self.word(offset, 8).is_some());
+        // SAFETY: within the mapping, and aligned, says the caller; what is mapped begins at a page.
+        unsafe {
+            let at = self.map.as_mut_ptr().add(offset);
+            at.cast::<u64>().write_volatile(value.to_be());
+        }
+    }
 }

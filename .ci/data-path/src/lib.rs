@@ -93,6 +93,16 @@ unsafe impl Registers for Page {
             };
         }
     }
+    #[inline]
+    unsafe fn write_be64_inside(&self, offset: usize, value: u64) {
+        // SAFETY: inside the page, says the caller.
+        unsafe {
+            self.0
+                .add(offset)
+                .cast::<u64>()
+                .write_volatile(value.to_be())
+        };
+    }
 }
 
 /// Never fires.

@@ -16,6 +16,7 @@
 //! its waits ([`Completion::wait_until`], [`Platform::sleep`]) call the bound handlers.
 
 mod dma;
+mod doorbells;
 mod error;
 mod fifo;
 mod lock;
@@ -23,10 +24,11 @@ mod ring;
 mod table;
 
 pub use dma::{Direction, DmaAddr, DmaBuf, LetGo, OutOfBounds, RawDma, Words};
+pub use doorbells::DoorbellPage;
 pub use error::PlatformError;
 pub use fifo::Fifo;
 pub use lock::{Gate, Lock, RawGate, RawLock, Saved};
-pub use ring::{DmaLongs, DmaRing, RingEntry, RingView};
+pub use ring::{DmaLong, DmaLongs, DmaRing, RingEntry, RingView};
 pub use table::{Blank, Placed, Room, Table, TableMemory};
 
 use crate::Instant;
@@ -67,6 +69,16 @@ pub unsafe trait Registers: Send + Sync {
     /// Stores 64 bits (`offset` a multiple of 8): one store where the machine has one, else two, high half
     /// (lower address) first, that no other `write_be64` of this HCA can come between.
     fn write_be64(&self, offset: usize, value: u64);
+    /// [`write_be64`](Self::write_be64) for who knows that the offset is one: doorbells ([`DoorbellPage`]). What is provided
+    /// looks all the same; a machine whose doorbell is a store of the processor does without.
+    ///
+    /// # Safety
+    ///
+    /// `offset` is a multiple of 8, and 8 bytes from there lie in the mapping.
+    #[inline]
+    unsafe fn write_be64_inside(&self, offset: usize, value: u64) {
+        self.write_be64(offset, value);
+    }
 }
 
 /// Something that an interrupt handler fires and one caller awaits. Remembers one firing until a wait takes it.
@@ -126,6 +138,7 @@ pub enum Vectors {
 ///
 /// # Safety
 ///
+/// [`map`](Self::map) gives registers of as many bytes as it was asked for, or an error.
 /// [`dma_alloc`](Self::dma_alloc) gives zeroed memory, aligned in both address spaces, that nothing else in the
 /// program refers to and the device can reach at `bus .. bus + len`, until [`dma_free`](Self::dma_free).
 /// [`table_alloc`](Self::table_alloc) gives zeroed, exclusive memory of the layout asked for.

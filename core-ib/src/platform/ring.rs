@@ -7,6 +7,7 @@ use super::{DmaBuf, Platform, Words};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;
+use core::ptr::NonNull;
 
 /// DMA memory that is a ring. Its bytes are reached as those of any [`DmaBuf`], its entries by [`view`](Self::view).
 pub struct DmaRing<'p, P: Platform> {
@@ -169,6 +170,28 @@ impl<'b, const N: usize> RingView<'b, N> {
     }
 }
 
+/// One of [`DmaLongs`], as long as these are borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaLong<'b> {
+    word: NonNull<u64>,
+    memory: PhantomData<&'b ()>,
+}
+
+// SAFETY: DMA memory is the same from every thread (as for `DmaBuf`), and a store takes the word as a whole.
+unsafe impl Send for DmaLong<'_> {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for DmaLong<'_> {}
+
+impl DmaLong<'_> {
+    /// Stores a big-endian number.
+    #[inline]
+    pub fn set(self, value: u64) {
+        // SAFETY: a word of the memory, aligned as that is (`DmaLongs::over`), which lives as long as it is borrowed; no
+        // reference into it exists.
+        unsafe { self.word.as_ptr().write_volatile(value.to_be()) };
+    }
+}
+
 /// DMA memory as 64-bit words, the first at its start.
 pub struct DmaLongs<'p, P: Platform> {
     memory: DmaBuf<'p, P>,
@@ -204,6 +227,18 @@ impl<'p, P: Platform> DmaLongs<'p, P> {
             // SAFETY: as for `set`.
             unsafe { first.add(index).cast::<u32>().write_volatile(value.to_be()) };
         }
+    }
+
+    /// Word `index`, to be stored to often.
+    #[inline]
+    pub fn word(&self, index: usize) -> Option<DmaLong<'_>> {
+        let first = self.memory.first().cast::<u64>();
+        // In the memory, if it is one of the words that it has.
+        let word = NonNull::new(first.wrapping_add(index));
+        word.filter(|_| index < self.count).map(|word| DmaLong {
+            word,
+            memory: PhantomData,
+        })
     }
 
     /// The memory alone, to be given back.

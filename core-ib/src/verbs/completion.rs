@@ -18,10 +18,10 @@ pub struct CqInit {
 /// What an armed CQ waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotifyKind {
-    /// The next completion of a message with the solicited bit, or of any error.
-    Solicited,
     /// The next completion.
-    Any,
+    Any = 0,
+    /// The next completion of a message with the solicited bit, or of any error.
+    Solicited = 1,
 }
 
 /// How a work request ended. An open set: what the HCA said is kept.

@@ -122,7 +122,9 @@ impl Cqe {
     /// the rest comes to all ones. Says nothing if the HCA does not offload checksums. infinihost 4.5.1.
     #[inline]
     pub const fn checksum_ok(&self) -> bool {
-        self.ip_ok() && self.checksum_high() & self.checksum_low() == 0xff
+        // One addition carries if all bits are set: without a jump, on the way of every datagram.
+        let ones = (self.checksum_high() & self.checksum_low()) as u32;
+        (ones + self.ip_ok() as u32) >> 8 != 0
     }
 
     /// Sets the sum over what follows the IP header.

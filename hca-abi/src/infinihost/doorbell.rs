@@ -260,6 +260,12 @@ impl MCqDoorbell {
         (self.counter as u64) << 32 | low as u64
     }
 
+    /// What both say besides the counter.
+    pub const fn arming(self) -> MArming {
+        let without = Self { counter: 0, ..self };
+        MArming(without.record() << 32 | without.encode() >> 32)
+    }
+
     /// From that number.
     pub const fn decode(value: u64) -> Self {
         let high = (value >> 32) as u32;
@@ -269,6 +275,54 @@ impl MCqDoorbell {
             cqn: high & 0xff_ffff,
             counter: value as u32,
         }
+    }
+}
+
+/// A CQ's number, sequence number and kind of arming, as both the doorbell and the record before it say them: lower half
+/// of the record, upper half of the doorbell. For who keeps them ready; the counter is added when the CQ is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MArming(pub u64);
+
+impl MArming {
+    /// Sequence numbers in both halves.
+    const SEQUENCE: u64 = 3 << (32 + 3) | 3 << 28;
+    /// One in both.
+    const NEXT: u64 = 1 << (32 + 3) | 1 << 28;
+
+    /// The CQ, 24 bits.
+    pub const fn cqn(self) -> u32 {
+        self.0 as u32 & 0xff_ffff
+    }
+
+    /// Its sequence number, 2 bits.
+    pub const fn sequence(self) -> u8 {
+        (self.0 >> 28) as u8 & 3
+    }
+
+    /// With the next sequence number.
+    pub const fn next(self) -> Self {
+        // Other bits must not see the carry.
+        let others = self.0 & !Self::SEQUENCE;
+        Self(others | (self.0 & Self::SEQUENCE).wrapping_add(Self::NEXT) & Self::SEQUENCE)
+    }
+
+    /// The same for `arm`.
+    pub const fn arm(self, arm: MArm) -> Self {
+        let kinds = 7 << 32 | 7 << 24;
+        let kind = arm.0 as u64 & 7;
+        Self(self.0 & !kinds | kind << 32 | kind << 24)
+    }
+
+    /// The doorbell, as the number to store.
+    #[inline]
+    pub const fn doorbell(self, counter: u32) -> u64 {
+        self.0 << 32 | counter as u64
+    }
+
+    /// The record before it.
+    #[inline]
+    pub const fn record(self, counter: u32) -> u64 {
+        (counter as u64) << 32 | self.0 >> 32
     }
 }
 
@@ -446,6 +500,20 @@ mod tests {
                 .set_arm(arm);
             let doorbell = MCqDoorbell { sequence, arm, cqn, counter };
             prop_assert_eq!(doorbell.record().to_be_bytes(), record.as_bytes());
+        }
+
+        #[test]
+        fn an_arming_kept_ready_says_what_doorbell_and_record_say(
+            sequence in 0..4_u8, arms: [bool; 2], cqn in 0..1_u32 << 24, counter: u32, next in 0..9_u8,
+        ) {
+            let [first, arm] = arms.map(|any| if any { MArm::ANY } else { MArm::SOLICITED });
+            let begun = MCqDoorbell { sequence, arm: first, cqn, counter };
+            let arming = (0..next).fold(begun.arming(), |arming, _| arming.next()).arm(arm);
+            let doorbell = MCqDoorbell { sequence: (sequence + next) & 3, arm, ..begun };
+            prop_assert_eq!(arming.doorbell(counter), doorbell.encode());
+            prop_assert_eq!(arming.record(counter), doorbell.record());
+            prop_assert_eq!(arming, doorbell.arming());
+            prop_assert_eq!((arming.cqn(), arming.sequence()), (cqn, doorbell.sequence));
         }
 
         #[test]

@@ -26,7 +26,7 @@ use core_ib::platform::{Gate, Lock, Platform};
 use core_ib::verbs::{Access, CqHandle, CqInit, Created, Object, VerbsError, kind};
 use hca_abi::infinihost::cmd::CmdStatus;
 use hca_abi::infinihost::cq::{CqContext, CqState};
-use hca_abi::infinihost::doorbell::RecordType;
+use hca_abi::infinihost::doorbell::{MArm, MArming, MCqDoorbell, RecordType};
 use hca_abi::infinihost::resize_cq;
 
 pub use arm::CqRef;
@@ -72,8 +72,9 @@ pub(crate) struct CqPlace<'p, P: Platform> {
     error: AtomicU32,
     /// It was armed for any completion, and has not fired since.
     pub armed_any: AtomicBool,
-    /// M: which arming comes next, by which the HCA tells it from one that has fired. The low two bits count.
-    sequence: AtomicU32,
+    /// M: what arming it for any completion says ([`MArming`]), with the sequence number by which the HCA tells it from
+    /// one that has fired.
+    arming: AtomicU64,
     pub users: Users,
 }
 
@@ -87,7 +88,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
             ready: AtomicU64::new(0),
             error: AtomicU32::new(0),
             armed_any: AtomicBool::new(false),
-            sequence: AtomicU32::new(0),
+            arming: AtomicU64::new(0),
             users: Users::closed(),
         }
     }
@@ -97,21 +98,37 @@ impl<'p, P: Platform> CqPlace<'p, P> {
         self.number.load(Ordering::Acquire)
     }
 
-    /// M: an event was delivered, so that the next arming is a new one. Any context.
-    pub fn next_sequence(&self) {
-        self.sequence.fetch_add(1, Ordering::AcqRel);
+    /// M: an event of CQ `number` was delivered, so that its next arming is a new one. Of a CQ that has taken its place
+    /// since, nothing changes. Any context.
+    pub fn next_sequence(&self, number: u32) {
+        let next = |arming| {
+            let arming = MArming(arming);
+            (arming.cqn() == number).then_some(arming.next().0)
+        };
+        let bumped = self
+            .arming
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        // A CQ of another number: its own arming stays.
+        let _ = bumped;
     }
 
-    /// M: the number of the next arming. Any context.
-    pub fn sequence(&self) -> u8 {
-        self.sequence.load(Ordering::Acquire) as u8 & 3
+    /// M: the next arming, for any completion. Any context.
+    #[inline]
+    pub fn arming(&self) -> MArming {
+        MArming(self.arming.load(Ordering::Acquire))
     }
 
     /// From here on events find the CQ, whose number and life number these are.
     pub fn publish(&self, number: u32, generation: u32, health: &Health) {
         self.error.store(0, Ordering::Relaxed);
         self.armed_any.store(false, Ordering::Relaxed);
-        self.sequence.store(1, Ordering::Relaxed); // infinihost 4.5.4
+        let first = MCqDoorbell {
+            sequence: 1, // infinihost 4.5.4
+            arm: MArm::ANY,
+            cqn: number,
+            counter: 0,
+        };
+        self.arming.store(first.arming().0, Ordering::Relaxed);
         // Not a store: if the firing of an end that is announced at the same time comes before it, and so is lost, that
         // end is seen below.
         self.ready

@@ -118,6 +118,13 @@ unsafe impl Registers for PlainRegisters<'_> {
             self.write_beneath(offset, value);
         }
     }
+    #[inline]
+    unsafe fn write_be64_inside(&self, offset: usize, value: u64) {
+        // Doorbells, and a driver has those in the page alone.
+        // SAFETY: in the page, whatever the offset; it lives as long as the machine (see above).
+        let word = unsafe { &*self.page.byte_add(offset & (8 * WORDS - 8)) };
+        word.store(value.to_be(), Ordering::Relaxed);
+    }
 }
 
 /// A spin lock.
