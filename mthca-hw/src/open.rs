@@ -26,7 +26,7 @@ use crate::limits::{Limits, LimitsError};
 use crate::mcg::Groups;
 use crate::mr::{MrPlace, Ring};
 use crate::mtt::MttTable;
-use crate::plan::Plan;
+use crate::plan::{Plan, SPARE_EVENTS};
 use crate::port::Port;
 use crate::profile::{AvPlace, Interrupts, Profile, ProfileError};
 use crate::qp::QpPlace;
@@ -564,8 +564,8 @@ impl<'p, P: Platform> Opening<'p, P> {
     /// Event rings and address vectors: what the HCA reaches for as long as it is open.
     fn lend_memory(&mut self) -> Result {
         let events = self.profile.event_entries.max(2);
-        // Each CQ has one event outstanding at most, and a few more are on their way. infinihost 4.1.
-        let completions = self.plan.cq.count.saturating_add(0x80);
+        // Each CQ has one event outstanding at most.
+        let completions = self.plan.cq.count.saturating_add(SPARE_EVENTS);
         let all = Which::all(self.profile.completion_vectors);
         let mut made = Table::new(self.machine, self.plan.eq.count as usize, |_| None)?;
         let mut failed = None;
@@ -643,10 +643,10 @@ impl<'p, P: Platform> Opening<'p, P> {
             .set_qpc_base(at.qpc)
             .set_log_qps(plan.qp.log_size)
             .set_srqc_base(at.srqc)
-            .set_log_srqs(if plan.srq.count == 0 {
-                0
-            } else {
+            .set_log_srqs(if self.limits.has_srq {
                 plan.srq.log_size
+            } else {
+                0
             })
             .set_cqc_base(at.cqc)
             .set_log_cqs(plan.cq.log_size)

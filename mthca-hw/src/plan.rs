@@ -154,6 +154,10 @@ pub struct Plan {
 
 /// EQs that a dword of the registers knows: infinihost 2.3, 2.5.
 const MOST_EQS: u32 = 32;
+/// Entries of an EQ, at most: what models and published drivers go to.
+const MOST_EVENTS: u32 = 1 << 17;
+/// Room in the queue of a vector beside one event of each CQ: for those on their way. infinihost 4.1.
+pub const SPARE_EVENTS: u32 = 0x80;
 /// Bytes of an MPT entry, T-mode.
 pub const MPT_ENTRY: u64 = 64;
 /// Bytes of an MTT segment: 8 entries.
@@ -230,7 +234,8 @@ impl Plan {
         let special_qps = dev.reserved_qps.next_multiple_of(2);
         let first_qp = special_qps.saturating_add(4);
         let qps = some("qps", profile.qps, left(dev.log_max_qps, first_qp))?;
-        let cqs = left(dev.log_max_cqs, dev.reserved_cqs);
+        // Each may have an event in the queue of its vector.
+        let cqs = left(dev.log_max_cqs, dev.reserved_cqs).min(MOST_EVENTS - SPARE_EVENTS);
         let cqs = some("cqs", profile.cqs, cqs)?;
         let srqs = if dev.has_srq {
             left(dev.log_max_srqs, dev.reserved_srqs)
@@ -249,7 +254,7 @@ impl Plan {
             .saturating_sub(dev.reserved_uars.saturating_add(2));
         at_most("users", profile.users, pages)?;
         some("work_requests", profile.work_requests, 1 << 24)?;
-        some("event_entries", profile.event_entries, 1 << 17)?;
+        some("event_entries", profile.event_entries, MOST_EVENTS)?;
         some("commands", u32::from(profile.commands), 32)?;
         let depth_limit = left(dev.log_max_rd_atomic_dest, 0);
         let depth = some("responder_depth", profile.responder_depth, depth_limit)?;
@@ -327,10 +332,11 @@ impl Plan {
     fn sizes(&self, limits: &Limits) -> [u64; 10] {
         let of = |numbers: &Numbers, entry: u64| size(1 << numbers.log_size, entry);
         let entry = &limits.entries;
-        let srqc = if self.srq.count == 0 {
-            0
-        } else {
+        // Those that the firmware keeps for itself are there in any case.
+        let srqc = if limits.has_srq {
             of(&self.srq, entry.srqc)
+        } else {
+            0
         };
         let rdbs = RDB_ENTRY << self.log_rdb_per_qp;
         [
@@ -496,7 +502,11 @@ mod tests {
 
     #[test]
     fn tables_are_aligned_to_their_size_and_lie_apart_below_the_firmware() {
-        for profile in [Profile::SERVER, Profile::SMALL] {
+        let without = Profile {
+            srqs: 0,
+            ..Profile::SMALL
+        };
+        for profile in [Profile::SERVER, Profile::SMALL, without] {
             let plan = plan(&profile).unwrap();
             let extents = extents(&plan);
             for (start, size) in &extents {
