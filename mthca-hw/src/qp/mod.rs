@@ -1,6 +1,6 @@
 //! Queue pairs. verbs 3 and 4, infinihost 4.6, 4.7, 5.
 //!
-//! * `control`: creating, ending, modifying and querying them;
+//! * `create`: creating them; `control`: modifying, querying and ending them;
 //! * `context`: what the HCA is told of them;
 //! * `attr`: which values it may be told;
 //! * `place`, `send`, `recv`: posting and what completions find;
@@ -10,6 +10,7 @@ mod attr;
 mod bind;
 pub(crate) mod context;
 mod control;
+mod create;
 mod general;
 mod place;
 mod recv;
