@@ -346,6 +346,9 @@ pub enum Line {
     Datagrams { place: u8, side: Side, srq: bool },
     /// Takes a QP to a state by the shortest way that there is from where it is.
     Bring { side: Side, qp: u8, to: QpState },
+    /// Sends one message more than the peer has receives for, stops the queue, and goes on when it has one: calls that are
+    /// refused meanwhile among them.
+    Stop { side: Side, qp: u8, told: bool },
     /// Polls a CQ until it is empty.
     Drain { side: Side, cq: u8 },
 }

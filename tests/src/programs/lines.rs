@@ -287,6 +287,41 @@ pub fn calls_of(line: &Line, model: &Model) -> Vec<(Side, Call)> {
                 .map(|state| (side, to(qp % 4, state)))
                 .collect()
         }
+        Line::Stop { side, qp, told } => {
+            let place = qp % PLACES;
+            let (there, at) = model.partner_of(side.index(), usize::from(place));
+            let peer = model.sides[there].qps.get(at);
+            let (free, srq) = peer.map_or((0, false), |peer| (peer.rq.len(), peer.srq.is_some()));
+            let send = Send {
+                verb: Verb::Send { imm: false },
+                pieces: Vec::new(),
+                inline: None,
+                signaled: true,
+                solicited: false,
+                fence: false,
+                stubborn: true,
+            };
+            let post = |count| Call::PostSend {
+                qp: Name(place),
+                wrs: vec![send.clone(); count],
+            };
+            let stop = Call::Modify {
+                qp: Name(place),
+                to: Some(Sqd),
+                twist: if told { Twist::Drained } else { Twist::None },
+            };
+            let here = [
+                post(free + 1),
+                stop,
+                post(2),
+                to(place, Sqd),
+                to(place, Rts),
+            ];
+            let mut calls: Vec<_> = here.into_iter().map(|call| (side, call)).collect();
+            calls.push((Side::BOTH[there], receives(at as u8, srq)));
+            calls.push((side, to(place, Rts)));
+            calls
+        }
         Line::Drain { side, cq } => {
             let cq = Name(cq % 4);
             [255, 1]

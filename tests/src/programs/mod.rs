@@ -10,6 +10,7 @@
 )]
 
 mod call;
+mod carry;
 mod exec;
 mod lines;
 mod model;

@@ -328,6 +328,7 @@ fn line() -> BoxedStrategy<Line> {
             2 => (0..4_u8, side(), prop::bool::weighted(0.2)).prop_map(|(place, side, srq)| Line::Datagrams { place, side, srq }),
             3 => (side(), 0..4_u8, select(STATES.to_vec())).prop_map(|(side, qp, to)| Line::Bring { side, qp, to }),
             2 => (side(), 0..2_u8).prop_map(|(side, cq)| Line::Drain { side, cq }),
+            2 => (side(), 0..4_u8, any::<bool>()).prop_map(|(side, qp, told)| Line::Stop { side, qp, told }),
         ]
     };
     strategy.boxed()

@@ -91,7 +91,10 @@ impl Model {
             Call::CreateQp { .. } => self.create_qp(side, call),
             Call::Query { qp } => Ok(match self.find(side, *qp, |half| &half.qps)? {
                 None => fails(Error::Handle),
-                Some(place) => Want::State(self.sides[side].qps.get(place).expect("live").state),
+                Some(place) => {
+                    let qp = self.sides[side].qps.get(place).expect("live");
+                    Want::State(qp.state, qp.drains.is_some())
+                }
             }),
             Call::DestroyQp { qp } => self.destroy_qp(side, *qp),
             Call::CreateAh { .. }
@@ -347,6 +350,7 @@ impl Model {
             recv_posted: 0,
             recv_retired: 0,
             waits: false,
+            drains: None,
             groups: Vec::new(),
         };
         self.sides[side].qps.put(place, qp);

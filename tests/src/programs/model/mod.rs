@@ -11,6 +11,7 @@ mod modify;
 mod post;
 mod run;
 mod state;
+mod traffic;
 
 use super::super::conformance::{Declared, Side};
 use super::call::{Call, Key, Name};
@@ -77,7 +78,7 @@ pub enum Want {
     /// So many completions.
     Polls(usize),
     /// State, and whether the send queue is draining.
-    State(QpState),
+    State(QpState, bool),
     /// Limit in force.
     Limit(u32),
 }

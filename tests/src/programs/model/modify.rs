@@ -109,6 +109,11 @@ impl Model {
         }
     }
 
+    /// The same, for who makes programs.
+    pub fn partner_of(&self, side: usize, place: usize) -> (usize, usize) {
+        Self::partner(side, place)
+    }
+
     /// The peer that a QP on its way to RTR is to have: its partner, unless that is at another connection already.
     fn peer_of(&self, side: usize, place: usize) -> Option<(usize, usize, u32, u32)> {
         let own = self.sides[side].qps.get(place)?;
@@ -148,6 +153,9 @@ impl Model {
             return Err(Open("RESET to ERR: a test must not depend on it"));
         }
         let mut faults = Vec::new();
+        if qp.drains.is_some() && matches!(target, QpState::Sqd | QpState::Rts) {
+            faults.push(Error::State); // verbs 3.7
+        }
         match masks(qp.service, from, target) {
             None if to.is_none()
                 && mask.is_empty()
@@ -187,9 +195,12 @@ impl Model {
         if from == target && matches!(target, QpState::Reset | QpState::Error) {
             return Ok(Want::Done);
         }
-        if from == QpState::Rts && target == QpState::Sqd && !qp.sq.is_empty() {
+        let stops = from == QpState::Rts && target == QpState::Sqd;
+        if stops && qp.sq.len() > 1 {
             return Err(Open("which requests have started"));
         }
+        let told = mask.contains(M::SQ_DRAINED) && attr.sq_drained_event;
+        let drains = (stops && !qp.sq.is_empty()).then_some(told);
         let (peer, epoch) = (self.peer_of(side, place), self.epoch_of(side, place));
         if target == QpState::Reset {
             self.purge(side, place);
@@ -213,7 +224,7 @@ impl Model {
                 qp.sq.clear();
                 qp.rq.clear();
                 (qp.posted, qp.retired, qp.recv_posted, qp.recv_retired) = (0, 0, 0, 0);
-                (qp.waits, qp.peer) = (false, None);
+                (qp.waits, qp.drains, qp.peer) = (false, None, None);
                 // As new: what INIT to RTS gave is to be given again.
                 (qp.reads, qp.serves) = (0, 0);
             }
@@ -222,9 +233,8 @@ impl Model {
                 (qp.peer, qp.epoch) = (peer, epoch);
                 self.epoch = self.epoch.max(epoch);
             }
-            (QpState::Rts, QpState::Sqd)
-                if mask.contains(M::SQ_DRAINED) && attr.sq_drained_event =>
-            {
+            (QpState::Rts, QpState::Sqd) if drains.is_some() => qp.drains = drains,
+            (QpState::Rts, QpState::Sqd) if told => {
                 self.expect(side, Affiliated::Qp(place, vec![QpEvent::SqDrained]), true);
             }
             (_, QpState::Error) => self.entered_error(side, place),
@@ -236,7 +246,7 @@ impl Model {
     /// An QP with an SRQ says when it takes no more of it. verbs 8.5.
     pub(super) fn entered_error(&mut self, side: usize, place: usize) {
         let qp = self.sides[side].qps.get_mut(place).expect("live");
-        qp.state = QpState::Error;
+        (qp.state, qp.drains) = (QpState::Error, None);
         if qp.srq.is_some() {
             self.expect(
                 side,

@@ -218,6 +218,8 @@ pub struct Qp {
     pub recv_retired: u32,
     /// The head of the send queue waits for a receive of the peer.
     pub waits: bool,
+    /// In SQD: the head was started before and is not done; whether its end is to be told.
+    pub drains: Option<bool>,
     pub groups: Vec<super::super::call::Group>,
 }
 
