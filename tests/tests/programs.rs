@@ -4,18 +4,22 @@
 //! thousands, `PROGRAMS_SEED=n` others than always.
 
 use core::time::Duration;
-use core_ib::Guid;
 use core_ib::platform::NoWake;
+use core_ib::{Guid, Instant};
 use mthca_hw::{Hca, Profile};
 use openib_tests::conformance::{Declared, Features, Hears, Refusal, TooLong};
 use openib_tests::programs::{Disagreement, Pair, Program, Tally, programs, run};
 use openib_tests::scenario::cases;
 use platform_sim::hca::infinihost::{Config, InfiniHost, Variant};
-use platform_sim::machine::{self, Cable, LinkParameters, OnReport, WireEnd, World};
+use platform_sim::machine::{
+    self, Cable, Delivery, LinkControl, LinkParameters, OnReport, SendQueueFull, Wire, WireEnd,
+    World,
+};
 use proptest::test_runner::{
     Config as Proptest, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner,
 };
-use std::sync::{Mutex, Once};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, Once};
 
 /// What the driver and the model are. In M-mode a receive request is counted in a record, and no doorbell tells of it.
 const fn declared(variant: Variant) -> Declared {
@@ -38,7 +42,8 @@ const T_MODE: Declared = Declared {
         .union(Features::WINDOWS_1)
         .union(Features::FMR)
         .union(Features::MODIFY_AH)
-        .union(Features::REREGISTER),
+        .union(Features::REREGISTER)
+        .union(Features::PATH_MIGRATION),
     ah_of_another_pd: Refusal::AtPost,
     datagram_too_long: TooLong::InCompletion,
     receive_too_short: Hears::Error,
@@ -52,6 +57,42 @@ const PROFILE: Profile = Profile {
     ..Profile::SMALL
 };
 
+/// A cable that loses data packets of one service level.
+struct Lossy {
+    cable: Cable,
+    /// That level, or more than any.
+    lost: Arc<AtomicU8>,
+}
+
+/// No level.
+const NOTHING: u8 = 0xff;
+
+impl Wire for Lossy {
+    fn send(&mut self, end: WireEnd, packet: &[u8], now: Instant) -> Result<(), SendQueueFull> {
+        // Virtual lane and service level: protocols 1.1.
+        let lost = match packet {
+            [lane, level, ..] => lane >> 4 != 15 && level >> 4 == self.lost.load(Ordering::Relaxed),
+            _ => false,
+        };
+        if lost {
+            return Ok(());
+        }
+        self.cable.send(end, packet, now)
+    }
+
+    fn set_link(&mut self, end: WireEnd, control: LinkControl, now: Instant) {
+        self.cable.set_link(end, control, now);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.cable.next_event()
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Delivery> {
+        self.cable.poll(now)
+    }
+}
+
 /// Runs `program` on two HCAs of that kind, in a world of its own.
 fn on(variant: Variant, program: Program) -> Result<Tally, Disagreement> {
     let config = machine::Config {
@@ -62,7 +103,11 @@ fn on(variant: Variant, program: Program) -> Result<Tally, Disagreement> {
         stack_budget: None,
         ..machine::Config::default()
     };
-    let cable = Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(20));
+    let lost = Arc::new(AtomicU8::new(NOTHING));
+    let cable = Lossy {
+        cable: Cable::new(LinkParameters::X4_SDR, Duration::from_nanos(20)),
+        lost: lost.clone(),
+    };
     let mut world = World::with(config, cable);
     let [a, b] = [(0_u32, "host-a"), (1, "host-b")].map(|(end, name)| {
         let card = Config::of(variant, Guid(0x0002_c900_0000_0100 + (u64::from(end) << 8)));
@@ -76,6 +121,7 @@ fn on(variant: Variant, program: Program) -> Result<Tally, Disagreement> {
             hcas: [&hcas[0], &hcas[1]],
             machines,
             declared: &declared(variant),
+            lose: &|path| lost.store(path.unwrap_or(NOTHING), Ordering::Relaxed),
         };
         run(&pair, &program)
     });

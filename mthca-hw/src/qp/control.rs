@@ -373,10 +373,7 @@ impl<'p, P: Platform> Inner<'p, P> {
     ) {
         let state = next.state;
         place.sq.with(|queue| {
-            queue.set_open(matches!(
-                state,
-                QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error
-            ));
+            queue.set_open(may_send(state));
             if mask.contains(M::MAX_RD_ATOMIC) {
                 queue.reads = attr.max_rd_atomic > 0 && qp.service == QpType::Rc;
             }
@@ -470,11 +467,20 @@ impl<'p, P: Platform> Inner<'p, P> {
                 if !qp.service.is_datagram() {
                     control.port = attr.port;
                 }
+                place.sq.with(|queue| queue.set_open(may_send(state)));
                 place.rq.with(|queue| queue.set_open(true));
             }
             Ok(attr)
         })
     }
+}
+
+/// May sends be posted? verbs 3.2.
+const fn may_send(state: QpState) -> bool {
+    matches!(
+        state,
+        QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error
+    )
 }
 
 /// A refusal where the driver could not know better: verbs 3.7.

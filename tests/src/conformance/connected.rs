@@ -26,6 +26,26 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at % 253) as u8 ^ seed).collect()
 }
 
+/// verbs 3.2, 3.9: the HCA takes a QP from RTR to ERR by itself; once its consumer has asked, sends are flushed, too.
+pub fn a_qp_that_failed_in_rtr_flushes_sends_once_it_was_asked<R: Rig>(rig: &R) {
+    for service in [QpType::Rc, QpType::Uc] {
+        let Some(link) = Link::in_reset(rig, service) else {
+            continue;
+        };
+        link.bring_to(Side::B, QpState::Rtr, |_| ());
+        link.bring_to(Side::A, QpState::Rts, |_| ());
+        let short = link.b.buffer.sge(0, 4);
+        link.b.receive(link.qb.handle, 1, &[short]);
+        link.a
+            .send(link.qa.handle, 2, SEND, &[link.a.buffer.sge(0, 8)]);
+        assert_eq!(link.b.completion().status, WcStatus::LocalLength);
+        assert_eq!(link.b.state(link.qb.handle), QpState::Error);
+        link.b.send(link.qb.handle, 3, SEND, &[]);
+        let wc = link.b.completion();
+        assert_eq!((wc.wr_id, wc.status), (3, WcStatus::Flushed));
+    }
+}
+
 /// verbs 4.7, 5.3, T078.
 pub fn a_message_of_any_length_arrives_whole<R: Rig>(rig: &R) {
     each(rig, |link| {

@@ -238,6 +238,7 @@ macro_rules! conformance {
         $crate::conformance!($name, $rig, {
             churn: [connections_come_and_go_beside_others],
             connected: [
+                a_qp_that_failed_in_rtr_flushes_sends_once_it_was_asked,
                 a_message_of_any_length_arrives_whole,
                 inline_data_of_a_connection_is_copied_while_posting,
                 a_read_or_atomic_cannot_be_inline,

@@ -132,6 +132,14 @@ pub enum Twist {
     PathPort,
     /// The event is wanted.
     Drained,
+    /// The other path is loaded, and is to be armed or not.
+    Alternate {
+        rearm: bool,
+    },
+    /// To be armed, with the path that was loaded before.
+    Rearm,
+    /// To migrate now.
+    Migrate,
 }
 
 /// A call.
@@ -288,6 +296,10 @@ pub enum Call {
         port: u8,
         index: u16,
     },
+    /// From now on the cable loses what goes by this service level.
+    Lose {
+        path: Option<u8>,
+    },
     /// The consumer fills memory that is nobody's at the moment.
     Fill {
         at: u16,
@@ -349,6 +361,10 @@ pub enum Line {
     /// Sends one message more than the peer has receives for, stops the queue, and goes on when it has one: calls that are
     /// refused meanwhile among them.
     Stop { side: Side, qp: u8, told: bool },
+    /// Both ends of a connection load another path; then messages go both ways.
+    Arm { side: Side, qp: u8 },
+    /// The path of a connection is lost for a message each way, or its consumer has it migrate.
+    Move { side: Side, qp: u8, lost: bool },
     /// Polls a CQ until it is empty.
     Drain { side: Side, cq: u8 },
 }

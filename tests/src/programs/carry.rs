@@ -3,13 +3,13 @@
 use super::super::conformance::tools::{Buffer, QKEY};
 use super::call::{Address, Call, Name, Piece, QKeyOf, Remote, Send, Verb};
 use super::exec::{Disagreement, Run};
-use super::model::{ARENA, BASE, Model, Want, immediate, inline, operands};
+use super::model::{ARENA, BASE, Migration, Model, Want, immediate, inline, operands};
 use super::objects::{address, group, handle};
 use core_ib::platform::Platform;
 use core_ib::verbs::{
-    CompletionQueue, CqInit, FmrInit, Imm, MrInit, MwKind, Owner, QpCaps, QpInit, QueuePair,
-    RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue, Signaling, SrqInit,
-    Verbs, WorkCompletion,
+    CompletionQueue, CqInit, FmrInit, Imm, MrInit, MwKind, Owner, PathMigration, QpCaps, QpInit,
+    QueuePair, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue, Signaling,
+    SrqInit, Verbs, WorkCompletion,
 };
 use core_ib::{LKey, QKey, Qpn, RKey};
 
@@ -147,13 +147,20 @@ impl<P: Platform, D: Verbs> Run<'_, P, D> {
             Call::Query { qp } => {
                 let qp = handle(objects, side, *qp, |all| &all.qps);
                 let attr = Self::answer(want, hca.query_qp(qp))?;
-                if let (Some(attr), Want::State(state, draining)) = (attr, want)
-                    && (attr.state, attr.sq_draining) != (*state, *draining)
-                {
-                    return Err(format!(
-                        "state {:?}, draining {}",
-                        attr.state, attr.sq_draining
-                    ));
+                if let (Some(attr), Want::State(_, _, paths)) = (attr, want) {
+                    let found = paths.map(|(_, other, _)| {
+                        let migration = match attr.path_migration {
+                            PathMigration::Migrated => Migration::Migrated,
+                            PathMigration::Rearm => Migration::Rearm,
+                            PathMigration::Armed => Migration::Armed,
+                        };
+                        let alternate = other.map(|_| attr.alt_path.sl.get());
+                        (attr.path.sl.get(), alternate, migration)
+                    });
+                    let found = Want::State(attr.state, attr.sq_draining, found);
+                    if found != *want {
+                        return Err(format!("{found:?}"));
+                    }
                 }
             }
             Call::DestroyQp { qp } => {
@@ -245,6 +252,7 @@ impl<P: Platform, D: Verbs> Run<'_, P, D> {
             Call::QueryPkey { port, index } => {
                 Self::answer(want, hca.query_pkey(*port, *index))?;
             }
+            Call::Lose { path } => (self.pair.lose)(*path),
             Call::Fill { at, len, seed } => {
                 let bytes =
                     vec![*seed; usize::from(*len).min(ARENA.saturating_sub(usize::from(*at)))];
@@ -606,8 +614,10 @@ impl<P: Platform, D: Verbs> Run<'_, P, D> {
                 let (first, count) = (usize::from(*first), usize::from(*pages));
                 let iova = BASE + first as u64 * 4096 + if *aligned { 0 } else { 8 };
                 let region = handle(objects, side, *fmr, |all| &all.fmrs);
+                // Where nobody looks at them there may be fewer.
+                let end = (first + count).min(all.len());
                 // SAFETY: as for a region.
-                let mapped = unsafe { hca.map_fmr(region, &all[first..first + count], iova) };
+                let mapped = unsafe { hca.map_fmr(region, &all[first..end], iova) };
                 if let Some((lkey, rkey)) = Self::answer(want, mapped)? {
                     let place = usize::from(fmr.0);
                     let keys = (lkey.0, rkey.0);

@@ -70,6 +70,8 @@ pub struct Pair<'a, P, D> {
     pub machines: [&'a P; 2],
     /// What they can, and chose.
     pub declared: &'a Declared,
+    /// From now on the cable loses data packets of this service level.
+    pub lose: &'a (dyn Fn(Option<u8>) + Sync),
 }
 
 pub(super) struct Run<'a, P: Platform, D> {
@@ -125,6 +127,12 @@ impl<'a, P: Platform, D: Verbs> Run<'a, P, D> {
             // So that the driver knows of a move that the HCA made by itself: verbs 3.3.
             let query = Call::Query { qp: *qp };
             self.one(side, &query)?;
+        }
+        if let Call::PostSend { qp, .. } = call
+            && self.model.was_moved_early(side, *qp)
+        {
+            // In RTR it would refuse sends, and it has not been told.
+            self.one(side, &Call::Query { qp: *qp })?;
         }
         self.one(side, call)
     }

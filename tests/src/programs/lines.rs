@@ -1,8 +1,10 @@
 //! From the lines of a program to calls: what every program begins and ends with, and the lines that are several calls.
 
 use super::super::conformance::Side;
-use super::call::{Address, Call, Key, Line, Name, PLACES, Piece, QKeyOf, Send, Twist, Verb};
-use super::model::{Half, Model, Table};
+use super::call::{
+    Address, Call, Key, Line, Name, PLACES, Piece, QKeyOf, Remote, Send, Twist, Verb,
+};
+use super::model::{Half, Model, PRIMARY, Table};
 use core_ib::verbs::{Access, QpState, QpType};
 
 /// All that a region can allow.
@@ -91,6 +93,46 @@ const fn to(qp: u8, state: QpState) -> Call {
         to: Some(state),
         twist: Twist::None,
     }
+}
+
+/// Attributes that change in RTS.
+const fn twisted(qp: u8, twist: Twist) -> Call {
+    Call::Modify {
+        qp: Name(qp),
+        to: Some(QpState::Rts),
+        twist,
+    }
+}
+
+/// A message that needs no receive.
+fn write(qp: u8) -> Call {
+    let key = Key::Mr(Name(0));
+    Call::PostSend {
+        qp: Name(qp),
+        wrs: vec![Send {
+            verb: Verb::Write {
+                remote: Remote { key, at: 0x200 },
+                imm: false,
+            },
+            pieces: vec![Piece {
+                key,
+                at: 0x300,
+                len: 8,
+            }],
+            inline: None,
+            signaled: true,
+            solicited: false,
+            fence: false,
+            stubborn: true,
+        }],
+    }
+}
+
+/// A QP and its partner.
+fn ends(side: Side, qp: u8, model: &Model) -> [(Side, u8); 2] {
+    let place = qp % PLACES;
+    let (there, at) = model.partner_of(side.index(), usize::from(place));
+    [(side, place), (Side::BOTH[there], at as u8)]
 }
 
 /// A few large receives.
@@ -287,10 +329,30 @@ pub fn calls_of(line: &Line, model: &Model) -> Vec<(Side, Call)> {
                 .map(|state| (side, to(qp % 4, state)))
                 .collect()
         }
+        Line::Arm { side, qp } => {
+            let ends = ends(side, qp, model);
+            let load = |(side, qp)| (side, twisted(qp, Twist::Alternate { rearm: true }));
+            let mut calls: Vec<_> = ends.into_iter().map(load).collect();
+            calls.extend([0, 1, 0].map(|end| (ends[end].0, write(ends[end].1))));
+            calls
+        }
+        Line::Move { side, qp, lost } => {
+            let ends = ends(side, qp, model);
+            let known = model.sides[side.index()].qps.get(usize::from(ends[0].1));
+            let path = Some(known.map_or(PRIMARY, |qp| qp.path));
+            let mut calls = vec![match lost {
+                true => (side, Call::Lose { path }),
+                false => (side, twisted(ends[0].1, Twist::Migrate)),
+            }];
+            calls.extend(ends.map(|(side, qp)| (side, write(qp))));
+            if lost {
+                calls.push((side, Call::Lose { path: None }));
+            }
+            calls
+        }
         Line::Stop { side, qp, told } => {
-            let place = qp % PLACES;
-            let (there, at) = model.partner_of(side.index(), usize::from(place));
-            let peer = model.sides[there].qps.get(at);
+            let [(_, place), (there, at)] = ends(side, qp, model);
+            let peer = model.sides[there.index()].qps.get(at.into());
             let (free, srq) = peer.map_or((0, false), |peer| (peer.rq.len(), peer.srq.is_some()));
             let send = Send {
                 verb: Verb::Send { imm: false },
@@ -318,7 +380,7 @@ pub fn calls_of(line: &Line, model: &Model) -> Vec<(Side, Call)> {
                 to(place, Rts),
             ];
             let mut calls: Vec<_> = here.into_iter().map(|call| (side, call)).collect();
-            calls.push((Side::BOTH[there], receives(at as u8, srq)));
+            calls.push((there, receives(at, srq)));
             calls.push((side, to(place, Rts)));
             calls
         }

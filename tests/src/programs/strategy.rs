@@ -6,6 +6,7 @@ use super::call::{
     Address, Call, Group, Key, Line, Name, Piece, Program, QKeyOf, Remote, Send, Twist, Verb,
 };
 use super::lines::ALL;
+use super::model::{ALTERNATE, PRIMARY};
 use core_ib::verbs::{Access, NotifyKind, QpAttrMask, QpState, QpType};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -201,6 +202,9 @@ fn twist() -> BoxedStrategy<Twist> {
                 Twist::RetryCount(8), Twist::RnrTimer(32), Twist::MulticastPath, Twist::PathPort,
             ]),
             2 => Just(Twist::Drained),
+            2 => any::<bool>().prop_map(|rearm| Twist::Alternate { rearm }),
+            1 => Just(Twist::Rearm),
+            1 => Just(Twist::Migrate),
         ]
     };
     strategy.boxed()
@@ -310,6 +314,7 @@ fn others() -> BoxedStrategy<Call> {
             3 => (name(4), group()).prop_map(|(qp, group)| Call::Attach { qp, group }),
             2 => (name(4), group()).prop_map(|(qp, group)| Call::Detach { qp, group }),
             1 => port().prop_map(|port| Call::QueryPort { port }),
+            1 => select(vec![None, None, Some(PRIMARY), Some(ALTERNATE)]).prop_map(|path| Call::Lose { path }),
             1 => (port(), index()).prop_map(|(port, index)| Call::QueryGid { port, index }),
             1 => (port(), index()).prop_map(|(port, index)| Call::QueryPkey { port, index }),
         ]
@@ -328,6 +333,8 @@ fn line() -> BoxedStrategy<Line> {
             2 => (0..4_u8, side(), prop::bool::weighted(0.2)).prop_map(|(place, side, srq)| Line::Datagrams { place, side, srq }),
             3 => (side(), 0..4_u8, select(STATES.to_vec())).prop_map(|(side, qp, to)| Line::Bring { side, qp, to }),
             2 => (side(), 0..2_u8).prop_map(|(side, cq)| Line::Drain { side, cq }),
+            2 => (side(), 0..4_u8).prop_map(|(side, qp)| Line::Arm { side, qp }),
+            3 => (side(), 0..4_u8, prop::bool::weighted(0.7)).prop_map(|(side, qp, lost)| Line::Move { side, qp, lost }),
             2 => (side(), 0..4_u8, any::<bool>()).prop_map(|(side, qp, told)| Line::Stop { side, qp, told }),
         ]
     };

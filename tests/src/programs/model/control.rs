@@ -1,7 +1,7 @@
 //! Calls that make, look at and end objects. verbs 1, 2, 5.1, 7, 8, 9.
 
 use super::super::call::{Address, Call, Group, Name, PLACES};
-use super::state::{Ah, Armed, Cq, Fmr, Half, Mr, Mw, Pd, Qp, Srq, Table};
+use super::state::{Ah, Armed, Cq, Fmr, Half, Migration, Mr, Mw, Pd, Qp, Srq, Table};
 use super::{ARENA, Error, Model, Open, Want};
 use core_ib::verbs::{Access, NotifyKind, QpCaps, QpState, QpType, WcStatus};
 use std::collections::{BTreeMap, VecDeque};
@@ -59,7 +59,7 @@ impl Model {
     }
 
     /// Does a queue anywhere wait for its peer? What is under way then may have looked at a key already, or not.
-    fn nobody_waits(&self) -> Result<(), Open> {
+    pub(super) fn nobody_waits(&self) -> Result<(), Open> {
         let waits = self
             .sides
             .iter()
@@ -93,7 +93,10 @@ impl Model {
                 None => fails(Error::Handle),
                 Some(place) => {
                     let qp = self.sides[side].qps.get(place).expect("live");
-                    Want::State(qp.state, qp.drains.is_some())
+                    let goes = matches!(qp.state, QpState::Rts | QpState::Sqd);
+                    let paths = (qp.path, qp.alternate, qp.migration);
+                    let paths = (goes && qp.is_connected()).then_some(paths);
+                    Want::State(qp.state, qp.drains.is_some(), paths)
                 }
             }),
             Call::DestroyQp { qp } => self.destroy_qp(side, *qp),
@@ -113,6 +116,12 @@ impl Model {
                 } else {
                     Want::Done
                 }))
+            }
+            Call::Lose { path } => {
+                // Who waits asks again and again.
+                self.nobody_waits()?;
+                self.lost = *path;
+                Ok(Want::Done)
             }
             Call::Fill { at, len, seed } => {
                 self.nobody_waits()?;
@@ -350,8 +359,12 @@ impl Model {
             recv_posted: 0,
             recv_retired: 0,
             waits: false,
+            moved_early: false,
             drains: None,
             groups: Vec::new(),
+            path: super::PRIMARY,
+            alternate: None,
+            migration: Migration::Migrated,
         };
         self.sides[side].qps.put(place, qp);
         Ok(Want::Done)

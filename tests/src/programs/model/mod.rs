@@ -7,6 +7,7 @@
 //! the call is [`Open`], and the executor leaves it out on both.
 
 mod control;
+mod migrate;
 mod modify;
 mod post;
 mod run;
@@ -17,8 +18,9 @@ use super::super::conformance::{Declared, Side};
 use super::call::{Call, Key, Name};
 use core::ops::Range;
 use core_ib::verbs::{DeviceAttr, PostCause, QpEvent, QpState, SrqEvent, VerbsError, WcStatus};
+pub use migrate::{ALTERNATE, PRIMARY, other};
 pub use post::{immediate, inline, operands};
-pub use state::{Armed, Completion, Half, Id, Table};
+pub use state::{Armed, Completion, Half, Id, Migration, Table};
 
 /// Bytes of the memory of each side.
 pub const ARENA: usize = 8 * 4096;
@@ -64,6 +66,9 @@ impl From<VerbsError> for Error {
     }
 }
 
+/// Path in use, other path, state of migration.
+pub type Paths = (u8, Option<u8>, Migration);
+
 /// What a call must answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -77,8 +82,8 @@ pub enum Want {
     Stops(usize, Vec<PostCause>),
     /// So many completions.
     Polls(usize),
-    /// State, and whether the send queue is draining.
-    State(QpState, bool),
+    /// State, whether the send queue is draining, and the paths if they mean something.
+    State(QpState, bool, Option<Paths>),
     /// Limit in force.
     Limit(u32),
 }
@@ -114,6 +119,8 @@ pub struct Model {
     pub unknown: Vec<(usize, Range<usize>)>,
     /// Events since the last call.
     pub events: Vec<Expected>,
+    /// Packets of this service level get lost on the cable.
+    pub lost: Option<u8>,
 }
 
 impl Model {
@@ -129,6 +136,7 @@ impl Model {
             wr_id: 1,
             unknown: Vec::new(),
             events: Vec::new(),
+            lost: None,
         }
     }
 

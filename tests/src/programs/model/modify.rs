@@ -1,12 +1,15 @@
 //! Modify QP: the tables of verbs 3.3 to 3.5, and what a transition does to work (3.6 to 3.10).
 
-use super::super::super::conformance::Side;
 use super::super::super::conformance::tools::{MTU, QKEY, lid, steps};
+use super::super::super::conformance::{Features, Side};
 use super::super::call::{Name, Twist};
-use super::state::{PSN, Qp};
+use super::state::{Migration, PSN, Qp};
 use super::{Affiliated, Error, Model, Open, Want};
-use core_ib::verbs::{Access, AhAttr, QpAttr, QpAttrMask as M, QpEvent, QpState, QpType};
-use core_ib::{Lid, Mtu, Psn, Qpn};
+use super::{PRIMARY, other};
+use core_ib::verbs::{
+    Access, AhAttr, PathMigration, QpAttr, QpAttrMask as M, QpEvent, QpState, QpType,
+};
+use core_ib::{Lid, Mtu, Psn, Qpn, Sl};
 
 /// A QP number that nobody has.
 pub const NOBODY: u32 = 0x77_7777;
@@ -58,7 +61,10 @@ impl Model {
             rq_psn: Psn::new(if whom.is_some() { first } else { 0x1000 }),
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
-            alt_path: path(dlid),
+            alt_path: AhAttr {
+                sl: Sl::new(other(qp.path)),
+                ..path(dlid)
+            },
             alt_timeout: 8,
             min_rnr_timer: 12,
             sq_psn: Psn::new(first),
@@ -86,6 +92,18 @@ impl Model {
             Twist::RnrTimer(timer) => attr.min_rnr_timer = timer,
             Twist::MulticastPath => attr.path.dlid = Lid(0xc001),
             Twist::PathPort => attr.path.port = 2,
+            Twist::Alternate { rearm } => {
+                mask |= M::ALT_PATH;
+                if rearm {
+                    mask |= M::PATH_MIG_STATE;
+                    attr.path_migration = PathMigration::Rearm;
+                }
+            }
+            Twist::Rearm => {
+                mask |= M::PATH_MIG_STATE;
+                attr.path_migration = PathMigration::Rearm;
+            }
+            Twist::Migrate => mask |= M::PATH_MIG_STATE,
             Twist::Drained => {
                 mask |= M::SQ_DRAINED;
                 attr.sq_drained_event = true;
@@ -175,9 +193,6 @@ impl Model {
                 if mask.contains(M::CUR_STATE) && !optional.contains(M::CUR_STATE) {
                     faults.push(Error::Mask);
                 }
-                if given.intersects(M::ALT_PATH | M::PATH_MIG_STATE) && faults.is_empty() {
-                    return Err(Open("path migration"));
-                }
             }
         }
         if mask.contains(M::CAP) {
@@ -189,8 +204,15 @@ impl Model {
             faults.push(Error::Attr);
         }
         self.values(&qp, &attr, mask, &mut faults);
+        let rearm = mask.contains(M::PATH_MIG_STATE) && attr.path_migration == PathMigration::Rearm;
+        if rearm && qp.alternate.is_none() && !mask.contains(M::ALT_PATH) {
+            faults.push(Error::Attr);
+        }
         if !faults.is_empty() {
             return Ok(Want::Fails(faults));
+        }
+        if mask.intersects(M::ALT_PATH | M::PATH_MIG_STATE | M::AV) {
+            self.paths_may_change(&qp, &attr, mask)?;
         }
         if from == target && matches!(target, QpState::Reset | QpState::Error) {
             return Ok(Want::Done);
@@ -219,8 +241,25 @@ impl Model {
         if mask.contains(M::MAX_DEST_RD_ATOMIC) {
             qp.serves = attr.max_dest_rd_atomic;
         }
+        if mask.contains(M::AV) && qp.is_connected() {
+            qp.path = attr.path.sl.get();
+        }
+        if mask.contains(M::ALT_PATH) {
+            qp.alternate = Some(attr.alt_path.sl.get());
+        }
+        match attr.path_migration {
+            _ if !mask.contains(M::PATH_MIG_STATE) => {}
+            PathMigration::Migrated if qp.migration == Migration::Armed => {
+                self.migrates((side, place), false);
+            }
+            PathMigration::Migrated => qp.migration = Migration::Migrated,
+            _ => qp.migration = Migration::Rearm,
+        }
+        let qp = self.sides[side].qps.get_mut(place).expect("live");
         match (from, target) {
             (_, QpState::Reset) => {
+                (qp.path, qp.alternate) = (PRIMARY, None);
+                qp.migration = Migration::Migrated;
                 qp.sq.clear();
                 qp.rq.clear();
                 (qp.posted, qp.retired, qp.recv_posted, qp.recv_retired) = (0, 0, 0, 0);
@@ -243,9 +282,25 @@ impl Model {
         Ok(Want::Done)
     }
 
+    /// Not while packets are under way, nor where verbs 11 leaves open what comes of it.
+    fn paths_may_change(&self, qp: &Qp, attr: &QpAttr, mask: M) -> Result<(), Open> {
+        let migrates = mask.intersects(M::ALT_PATH | M::PATH_MIG_STATE);
+        if migrates && !self.declared.has(Features::PATH_MIGRATION) {
+            return Err(Open("path migration"));
+        }
+        self.nobody_waits()?;
+        let rearm = attr.path_migration == PathMigration::Rearm;
+        let state = mask.contains(M::PATH_MIG_STATE);
+        if qp.migration != Migration::Migrated && mask.contains(M::ALT_PATH) != (state && rearm) {
+            return Err(Open("what a loaded path does to what is armed"));
+        }
+        Ok(())
+    }
+
     /// An QP with an SRQ says when it takes no more of it. verbs 8.5.
     pub(super) fn entered_error(&mut self, side: usize, place: usize) {
         let qp = self.sides[side].qps.get_mut(place).expect("live");
+        qp.moved_early = qp.state == QpState::Rtr;
         (qp.state, qp.drains) = (QpState::Error, None);
         if qp.srq.is_some() {
             self.expect(
@@ -254,6 +309,15 @@ impl Model {
                 true,
             );
         }
+    }
+
+    /// Has the HCA taken this QP from RTR to ERR?
+    pub fn was_moved_early(&self, side: Side, qp: Name) -> bool {
+        let half = &self.sides[side.index()];
+        let known = half.qps.has(qp).then(|| half.qps.get(qp.0.into()));
+        known
+            .flatten()
+            .is_some_and(|qp| qp.state == QpState::Error && qp.moved_early)
     }
 
     /// verbs 3.5, of what the mask gives.

@@ -218,9 +218,23 @@ pub struct Qp {
     pub recv_retired: u32,
     /// The head of the send queue waits for a receive of the peer.
     pub waits: bool,
+    /// In ERR, where the HCA has taken it from RTR.
+    pub moved_early: bool,
     /// In SQD: the head was started before and is not done; whether its end is to be told.
     pub drains: Option<bool>,
     pub groups: Vec<super::super::call::Group>,
+    /// Of a connection: service level of the path in use, and of the other one if one was loaded.
+    pub path: u8,
+    pub alternate: Option<u8>,
+    pub migration: Migration,
+}
+
+/// verbs 11.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    Migrated,
+    Rearm,
+    Armed,
 }
 
 impl Qp {

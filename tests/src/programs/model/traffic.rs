@@ -5,7 +5,7 @@ use super::super::call::{Address, QKeyOf};
 use super::post::Work;
 use super::run::{Region, Touched, Where, overlap};
 use super::state::{Completion, Memory, Request};
-use super::{Affiliated, Model, Open};
+use super::{Affiliated, Model, Open, PRIMARY};
 use core_ib::verbs::{Access, QpEvent, QpState, QpType, WcOpcode, WcStatus};
 
 /// Bytes ahead of a datagram.
@@ -63,6 +63,9 @@ impl Model {
             return Ok(());
         }
         for &side in sides {
+            if !self.passes(PRIMARY, at.0, side) {
+                continue;
+            }
             for place in 0..4 {
                 let Some(qp) = self.qp((side, place)) else {
                     continue;
@@ -175,8 +178,12 @@ impl Model {
         let data = self.data(at.0, request);
         self.done(at, request, 0);
         let Some(peer) = self.peer(at) else {
-            return Ok(());
+            let meant = self.qp(at).and_then(|qp| qp.peer);
+            return meant.map_or(Ok(()), |(side, place, ..)| self.strays((side, place)));
         };
+        if !self.carried(at, peer, false)? {
+            return Ok(());
+        }
         let reads = match request.inline {
             Some(_) => Vec::new(),
             None => Self::ranges(at.0, &request.pieces),
@@ -282,10 +289,19 @@ impl Model {
             if let Some((side, place, ..)) = self.qp(at).and_then(|qp| qp.peer) {
                 // Of another connection: what comes is refused, and may count as the first all the same.
                 self.maybe_established((side, place));
+                self.strays((side, place))?;
             }
+            self.tries_the_other_path(at);
             self.fail(at, vec![WcStatus::RetryExceeded]);
             return Ok(());
         };
+        if !self.carried(at, peer, true)? {
+            if !good {
+                return Err(Open("nobody there, and nothing to read into"));
+            }
+            self.fail(at, vec![WcStatus::RetryExceeded]);
+            return Ok(());
+        }
         match request.verb {
             Work::Send { imm } => self.reliable_send(at, peer, request, imm, touched),
             Work::Write {
