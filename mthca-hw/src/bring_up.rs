@@ -15,6 +15,17 @@ pub struct Step<C, E> {
     pub undo: fn(&mut C),
 }
 
+impl<C, E> Step<C, E> {
+    /// Of these.
+    pub const fn new(
+        name: &'static str,
+        apply: fn(&mut C) -> Result<(), E>,
+        undo: fn(&mut C),
+    ) -> Self {
+        Self { name, apply, undo }
+    }
+}
+
 /// A step failed; all before it are undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BringUpError<E> {

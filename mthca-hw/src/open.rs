@@ -176,210 +176,70 @@ type Result<T = ()> = core::result::Result<T, OpenCause>;
 impl<'p, P: Platform> Opening<'p, P> {
     /// The order of opening in T-mode; closing is it backwards.
     const T_STEPS: [Step<Self, OpenCause>; 17] = [
-        Step {
-            name: "PCI function",
-            apply: Self::map,
-            undo: Self::unmap,
-        },
-        Step {
-            name: "mailboxes",
-            apply: Self::begin_commands,
-            undo: Self::end_commands,
-        },
-        Step {
-            name: "reset",
-            apply: Self::reset,
-            undo: Self::leave_reset,
-        },
-        Step {
-            name: "SYS_EN",
-            apply: Self::enable,
-            undo: Self::disable,
-        },
-        Step {
-            name: "QUERY_FW",
-            apply: Self::query_fw,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "QUERY_DDR",
-            apply: Self::query_ddr,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "QUERY_DEV_LIM",
-            apply: Self::query_limits,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "profile",
-            apply: Self::make_plan,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "memory",
-            apply: Self::lend_memory,
-            undo: Self::return_memory,
-        },
-        Step {
-            name: "INIT_HCA",
-            apply: Self::init,
-            undo: Self::close,
-        },
-        Step {
-            name: "QUERY_ADAPTER",
-            apply: Self::query_adapter,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "special QPs",
-            apply: Self::name_special_qps,
-            undo: Self::release_special_qps,
-        },
-        Step {
-            name: "ports",
-            apply: Self::no_port_yet,
-            undo: Self::close_ports,
-        },
-        Step {
-            name: "NodeInfo",
-            apply: Self::query_node,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "tables",
-            apply: Self::make_core,
-            undo: Self::take_core_apart,
-        },
-        Step {
-            name: "events",
-            apply: Self::begin_events,
-            undo: Self::end_events,
-        },
-        Step {
-            name: "port tables",
-            apply: Self::read_port_tables,
-            undo: Self::nothing,
-        },
+        Step::new("PCI function", Self::map, Self::unmap),
+        Step::new("mailboxes", Self::begin_commands, Self::end_commands),
+        Step::new("reset", Self::reset, Self::leave_reset),
+        Step::new("SYS_EN", Self::enable, Self::disable),
+        Step::new("QUERY_FW", Self::query_fw, Self::nothing),
+        Step::new("QUERY_DDR", Self::query_ddr, Self::nothing),
+        Step::new("QUERY_DEV_LIM", Self::query_limits, Self::nothing),
+        Step::new("profile", Self::make_plan, Self::nothing),
+        Step::new("memory", Self::lend_memory, Self::return_memory),
+        Step::new("INIT_HCA", Self::init, Self::close),
+        Step::new("QUERY_ADAPTER", Self::query_adapter, Self::nothing),
+        Step::new(
+            "special QPs",
+            Self::name_special_qps,
+            Self::release_special_qps,
+        ),
+        Step::new("ports", Self::no_port_yet, Self::close_ports),
+        Step::new("NodeInfo", Self::query_node, Self::nothing),
+        Step::new("tables", Self::make_core, Self::take_core_apart),
+        Step::new("events", Self::begin_events, Self::end_events),
+        Step::new("port tables", Self::read_port_tables, Self::nothing),
     ];
 
     /// The same in M-mode.
     const M_STEPS: [Step<Self, OpenCause>; 23] = [
-        Step {
-            name: "PCI function",
-            apply: Self::map,
-            undo: Self::unmap,
-        },
-        Step {
-            name: "mailboxes",
-            apply: Self::begin_commands,
-            undo: Self::end_commands,
-        },
-        Step {
-            name: "reset",
-            apply: Self::reset,
-            undo: Self::leave_reset,
-        },
-        Step {
-            name: "QUERY_FW",
-            apply: Self::query_m_fw,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "ENABLE_LAM",
-            apply: Self::enable_lam,
-            undo: Self::disable_lam,
-        },
-        Step {
-            name: "firmware area",
-            apply: Self::make_firmware_area,
-            undo: Self::free_firmware_area,
-        },
-        Step {
-            name: "MAP_FA",
-            apply: Self::map_firmware_area,
-            undo: Self::unmap_firmware_area,
-        },
-        Step {
-            name: "RUN_FW",
-            apply: Self::run_firmware,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "QUERY_DEV_LIM",
-            apply: Self::query_m_limits,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "profile",
-            apply: Self::make_plan,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "SET_ICM_SIZE",
-            apply: Self::make_auxiliary_area,
-            undo: Self::free_auxiliary_area,
-        },
-        Step {
-            name: "MAP_ICM_AUX",
-            apply: Self::map_auxiliary_area,
-            undo: Self::unmap_auxiliary_area,
-        },
-        Step {
-            name: "ICM",
-            apply: Self::make_tables,
-            undo: Self::free_tables,
-        },
-        Step {
-            name: "MAP_ICM",
-            apply: Self::map_tables,
-            undo: Self::unmap_tables,
-        },
-        Step {
-            name: "memory",
-            apply: Self::lend_memory,
-            undo: Self::return_memory,
-        },
-        Step {
-            name: "INIT_HCA",
-            apply: Self::init,
-            undo: Self::close,
-        },
-        Step {
-            name: "QUERY_ADAPTER",
-            apply: Self::query_adapter,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "special QPs",
-            apply: Self::name_special_qps,
-            undo: Self::release_special_qps,
-        },
-        Step {
-            name: "ports",
-            apply: Self::no_port_yet,
-            undo: Self::close_ports,
-        },
-        Step {
-            name: "NodeInfo",
-            apply: Self::query_node,
-            undo: Self::nothing,
-        },
-        Step {
-            name: "tables",
-            apply: Self::make_core,
-            undo: Self::take_core_apart,
-        },
-        Step {
-            name: "events",
-            apply: Self::begin_events,
-            undo: Self::end_events,
-        },
-        Step {
-            name: "port tables",
-            apply: Self::read_port_tables,
-            undo: Self::nothing,
-        },
+        Step::new("PCI function", Self::map, Self::unmap),
+        Step::new("mailboxes", Self::begin_commands, Self::end_commands),
+        Step::new("reset", Self::reset, Self::leave_reset),
+        Step::new("QUERY_FW", Self::query_m_fw, Self::nothing),
+        Step::new("ENABLE_LAM", Self::enable_lam, Self::disable_lam),
+        Step::new(
+            "firmware area",
+            Self::make_firmware_area,
+            Self::free_firmware_area,
+        ),
+        Step::new("MAP_FA", Self::map_firmware_area, Self::unmap_firmware_area),
+        Step::new("RUN_FW", Self::run_firmware, Self::nothing),
+        Step::new("QUERY_DEV_LIM", Self::query_m_limits, Self::nothing),
+        Step::new("profile", Self::make_plan, Self::nothing),
+        Step::new(
+            "SET_ICM_SIZE",
+            Self::make_auxiliary_area,
+            Self::free_auxiliary_area,
+        ),
+        Step::new(
+            "MAP_ICM_AUX",
+            Self::map_auxiliary_area,
+            Self::unmap_auxiliary_area,
+        ),
+        Step::new("ICM", Self::make_tables, Self::free_tables),
+        Step::new("MAP_ICM", Self::map_tables, Self::unmap_tables),
+        Step::new("memory", Self::lend_memory, Self::return_memory),
+        Step::new("INIT_HCA", Self::init, Self::close),
+        Step::new("QUERY_ADAPTER", Self::query_adapter, Self::nothing),
+        Step::new(
+            "special QPs",
+            Self::name_special_qps,
+            Self::release_special_qps,
+        ),
+        Step::new("ports", Self::no_port_yet, Self::close_ports),
+        Step::new("NodeInfo", Self::query_node, Self::nothing),
+        Step::new("tables", Self::make_core, Self::take_core_apart),
+        Step::new("events", Self::begin_events, Self::end_events),
+        Step::new("port tables", Self::read_port_tables, Self::nothing),
     ];
 
     /// Brings the HCA up. After an error it is as it was found.
