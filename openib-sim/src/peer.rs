@@ -1,17 +1,17 @@
 //! What a host of ours has for the RDMA programs of others to talk to: connections by the RDMA connection manager, each
-//! with a program of its own at the end. Today that is `rping`, either end.
+//! with a program of its own at the end (`rping`), and QPs that programs agree on by TCP (the pingpongs of
+//! `ibverbs-utils`, three programs of perftest). Either end of each.
 //!
 //! Belongs to a host and lives in its context; the host turns it in each of its rounds.
 
-mod atomics;
 mod endpoint;
 mod line;
+mod perftest;
 pub mod pingpong;
 pub mod play;
 pub mod rping;
 
 use crate::ip::IpHost;
-use atomics::Atomics;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -26,7 +26,7 @@ use endpoint::{Done, Endpoint};
 use ib_stack::ib_cm::{self, Accept, ConnId, Connect, Event, Listen, ip};
 use ib_stack::{CmNews, Stack};
 use mthca_hw::Hca;
-use pingpong::Kind;
+use perftest::Perftest;
 use platform_sim::machine::SimPlatform;
 use play::{Game, Play, PlayStatus, Wish};
 use rping::{Action, Advert, Client, Server};
@@ -351,7 +351,7 @@ impl<'h> Peers<'h, '_> {
         let with = (self.pd, self.port, psn);
         let (machine, hca) = (self.machine, self.hca);
         let made: Result<Box<dyn Game<'h> + 'h>, String> = match wish.kind {
-            Kind::Atomic => Atomics::new(machine, hca, with, (wish, status))
+            kind if kind.is_perftest() => Perftest::new(machine, hca, with, (wish, status))
                 .map(|game| Box::new(game) as Box<_>),
             _ => Play::new(machine, hca, with, (wish, status)).map(|game| Box::new(game) as Box<_>),
         };

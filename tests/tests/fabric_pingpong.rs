@@ -189,3 +189,28 @@ fn atomics_are_done_once_each_and_both_ends_see_it() {
         assert!(why.ends_with("were added, and 1 were to be"), "{why}");
     }
 }
+
+#[test]
+fn memory_is_read_as_it_was_and_written_all_over() {
+    for (model, seed) in [(Model::Tavor, 49), (Model::Arbel, 50)] {
+        let mut scenario = up(seed, model);
+        for (kind, checked) in [(Kind::Read, 30), (Kind::Write, 0)] {
+            for size in [1, 4097, 1 << 20] {
+                let [client, server] = whole(&mut scenario, (kind, 30, size));
+                let ended = [&server, &client].map(|end| end.stage.clone());
+                assert_eq!(ended, [Stage::Ended, Stage::Ended], "{server}, {client}");
+                assert_eq!([server.sent, server.checked], [0, 30], "{server}");
+                assert_eq!([client.sent, client.checked], [30, checked], "{client}");
+            }
+        }
+        // A server that was to be written more often says so.
+        let server = serve(&mut scenario, (Kind::Write, 31, 64));
+        ask(&scenario, (Kind::Write, 30, 64));
+        scenario.wait("the server's end", LIMIT, |hosts| {
+            is_over(&hosts[2], server)
+        });
+        let end = last(&scenario.sim.hosts[2]).unwrap();
+        let why = "30 operations, and 31 were to be".to_string();
+        assert_eq!(end.stage, Stage::Failed(why));
+    }
+}

@@ -33,6 +33,10 @@ pub enum Kind {
     Srq,
     /// No pingpong: `ib_atomic_bw` of perftest, which begins like them.
     Atomic,
+    /// `ib_read_bw`.
+    Read,
+    /// `ib_write_bw`.
+    Write,
 }
 
 impl Kind {
@@ -49,8 +53,15 @@ impl Kind {
             Self::Uc => "uc",
             Self::Ud => "ud",
             Self::Srq => "srq",
-            Self::Atomic => "atomic",
+            Self::Atomic => "atomics",
+            Self::Read => "reads",
+            Self::Write => "writes",
         }
+    }
+
+    /// Is it one of perftest's, and no pingpong?
+    pub const fn is_perftest(self) -> bool {
+        matches!(self, Self::Atomic | Self::Read | Self::Write)
     }
 
     /// Bytes of the largest message.
@@ -64,7 +75,7 @@ impl Kind {
     /// Of its QPs.
     pub(super) const fn service(self) -> QpType {
         match self {
-            Self::Rc | Self::Srq | Self::Atomic => QpType::Rc,
+            Self::Rc | Self::Srq | Self::Atomic | Self::Read | Self::Write => QpType::Rc,
             Self::Uc => QpType::Uc,
             Self::Ud => QpType::Ud,
         }

@@ -62,8 +62,11 @@ impl fmt::Display for PlayStatus {
         let end = if peer.is_some() { "client" } else { "server" };
         let Self { sent, checked, .. } = self;
         let name = kind.name();
-        if kind == Kind::Atomic {
-            write!(f, "atomics {end}: {sent} of ours done, {checked} checked, ")?;
+        if kind.is_perftest() {
+            write!(f, "{name} {end}: {sent} of ours done, {checked} checked, ")?;
+            if kind != Kind::Atomic {
+                write!(f, "of {size} bytes, ")?;
+            }
             return self.stage.fmt(f);
         }
         write!(

@@ -43,6 +43,7 @@ pub(super) enum Command {
     /// or it is one, to the end of it.
     /// `atomics NODE COUNT [ADDRESS]`: the same with `ib_atomic_bw`; the memory of a server is to have
     /// so many additions of 1 in the end.
+    /// `reads NODE COUNT SIZE [ADDRESS]`, `writes …`: the same with `ib_read_bw` and `ib_write_bw`.
     Pingpong { node: usize, wish: Option<Wish> },
 }
 
@@ -70,7 +71,9 @@ impl Command {
             "ping" => ping(rest, topology),
             "rping" => rping(rest, topology),
             "pingpong" => pingpong(rest, topology),
-            "atomics" => atomics(rest, topology),
+            "atomics" => perftest(Kind::Atomic, rest, topology),
+            "reads" => perftest(Kind::Read, rest, topology),
+            "writes" => perftest(Kind::Write, rest, topology),
             "mode" => {
                 let (name, mode) = rest.trim().rsplit_once(' ').unwrap_or((rest.trim(), ""));
                 let connected = match mode {
@@ -82,7 +85,7 @@ impl Command {
                 Ok(Self::Mode { node, connected })
             }
             _ => Err(format!(
-                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping, pingpong, atomics"
+                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping, pingpong, atomics, reads, writes"
             )),
         }
     }
@@ -173,24 +176,44 @@ fn pingpong(text: &str, topology: &Topology) -> Result<Command, String> {
     Ok(Command::Pingpong { node, wish })
 }
 
-fn atomics(text: &str, topology: &Topology) -> Result<Command, String> {
+/// Work of one of perftest's programs: how often, of how many bytes unless they are atomics, and with whom.
+fn perftest(kind: Kind, text: &str, topology: &Topology) -> Result<Command, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let (name, count, address) = match words[..] {
-        [name, count] => (name, count, None),
-        [name, count, address] => (name, count, Some(address)),
-        _ => return Err("atomics takes a host of ours, a count and an address".into()),
+    let (name, count, size, address) = match (kind, &words[..]) {
+        (Kind::Atomic, [name, count, rest @ ..]) if rest.len() < 2 => {
+            (name, count, "8", rest.first())
+        }
+        (Kind::Read | Kind::Write, [name, count, size, rest @ ..]) if rest.len() < 2 => {
+            (name, count, *size, rest.first())
+        }
+        (Kind::Atomic, _) => {
+            return Err("atomics takes a host of ours, a count and an address".into());
+        }
+        _ => {
+            let word = kind.name();
+            return Err(format!(
+                "{word} takes a host of ours, a count, a size and an address"
+            ));
+        }
     };
     let to = address.map(|address| {
         let to = address.parse::<IpAddr>();
         to.map_err(|_| format!("\"{address}\" is no IP address"))
     });
-    let number = count.parse::<u32>();
+    let number = |text: &str| {
+        let number = text.parse::<u32>();
+        number.map_err(|_| format!("\"{text}\" is no number"))
+    };
     let wish = Wish {
-        kind: Kind::Atomic,
-        count: number.map_err(|_| format!("\"{count}\" is no number"))?,
-        size: 8,
+        kind,
+        count: number(count)?,
+        size: number(size)?,
         peer: to.transpose()?.map(|to| (to, pingpong::PORT).into()),
     };
+    let largest = kind.largest();
+    if wish.size == 0 || wish.size > largest {
+        return Err(format!("1 to {largest} bytes, and not {size}"));
+    }
     let (node, wish) = (node(topology, name)?, Some(wish));
     Ok(Command::Pingpong { node, wish })
 }
@@ -369,6 +392,18 @@ mod tests {
         };
         assert_eq!((wish.kind, wish.count, wish.size), (Kind::Atomic, 7, 8));
         assert!(read("atomics host-1 many").is_err());
+        assert!(read("atomics host-1 7 10.9.1.1 8").is_err());
+        let Command::Pingpong {
+            wish: Some(wish), ..
+        } = asked("reads host-1 7 65536 10.9.1.1")
+        else {
+            panic!("no reads");
+        };
+        assert_eq!((wish.kind, wish.count, wish.size), (Kind::Read, 7, 65536));
+        assert_eq!(wish.peer, Some(([10, 9, 1, 1], 18515).into()));
+        assert!(read("reads host-1 7").is_err());
+        assert!(read("writes host-1 7 0").is_err());
+        assert!(read("writes host-1 7 1048577").is_err());
     }
 
     #[test]

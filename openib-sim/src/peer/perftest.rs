@@ -1,10 +1,13 @@
-//! `ib_atomic_bw` of perftest, both ends of it: atomic operations of one end on the memory of the other.
+//! `ib_atomic_bw`, `ib_read_bw` and `ib_write_bw` of perftest, both ends of each: one end works on the memory of the other.
 //!
 //! Over TCP the ends go through a list of messages in step, the client first in each: versions, sizes, MTUs, where their
-//! QPs and memory are (three times), and after the atomics that again, five figures, and that again. The tool looks at no
-//! result. A server of ours sums its memory up; a client of ours looks at each value that was there before.
+//! QPs and memory are (three times), and after the work that again, five figures, and that again. The tool looks at no
+//! result. Of atomics a server of ours sums its memory up, and a client of ours looks at each value that was there before.
+//! Of reads a client reads all of the peer's memory once, and then pieces of it, each of which is to be what was there.
+//! Of writes a server finds its memory written over; what a client writes it cannot read back, since the tool does not let it.
 
 use super::line::{Area, Line, Terms, Whereabouts};
+use super::pingpong::Kind;
 use super::play::{Game, PATIENCE, Wish};
 use crate::ip::{IpHost, Talk, TalkState};
 use core_ib::platform::Platform;
@@ -20,22 +23,56 @@ use platform_sim::machine::SimPlatform;
 const SCRIPT: [usize; 14] = [
     16, 4, 4, 2, PLACE, PLACE, PLACE, PLACE, 8, 8, 8, 8, 8, PLACE,
 ];
-/// Where the QPs are said first, where the atomics are over, and where it is said how many there were.
+/// Where the QPs are said first, where the work is over, and where it is said how much there was.
 const WHERE: usize = 4;
 const AFTER: usize = 7;
 const COUNT: usize = 9;
 const PLACE: usize = 59;
-/// Bytes that the peer may work on; the results come behind them.
+/// Bytes that the peer may work on, at least: the tools go through a page of small messages. The results come behind them.
 const MEMORY: usize = 8192;
+/// What memory is filled with that is to be read into, or written.
+const NOTHING: u8 = 0xee;
 /// What each word of it is in the beginning. The tool adds 1, or swaps 0 with 0 where it finds that: then nothing changes.
 const FIRST: u64 = 1;
 
-const TERMS: Terms = Terms {
-    service: QpType::Rc,
-    mtu: Mtu::Mtu1024,
-    qkey: QKey(0),
-    access: Access::REMOTE_ATOMIC,
-};
+/// What the peer may do.
+const fn right(kind: Kind) -> Access {
+    match kind {
+        Kind::Read => Access::REMOTE_READ,
+        Kind::Write => Access::REMOTE_WRITE,
+        _ => Access::REMOTE_ATOMIC,
+    }
+}
+
+const fn terms(kind: Kind) -> Terms {
+    Terms {
+        service: QpType::Rc,
+        mtu: Mtu::Mtu1024,
+        qkey: QKey(0),
+        access: right(kind),
+    }
+}
+
+/// Is there something of a peer's in each block of what it wrote?
+fn written(memory: &[u8]) -> Result<(), String> {
+    let mut blocks = memory.chunks(64).enumerate();
+    // A few bytes may be the same by chance.
+    let bare =
+        blocks.find(|(_, block)| block.len() >= 8 && block.iter().all(|byte| *byte == NOTHING));
+    bare.map_or(Ok(()), |(block, _)| {
+        Err(format!("nothing was written at byte {}", block * 64))
+    })
+}
+
+/// The piece of `size` bytes that operation `number` is about: all of them first.
+const fn piece(number: u32, size: usize) -> (usize, usize) {
+    if number == 0 {
+        return (0, size);
+    }
+    let mixed = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let at = (mixed >> 40) as usize % size;
+    (at, 1 + (mixed >> 8) as u32 as usize % (size - at))
+}
 
 fn text(error: impl core::fmt::Display) -> String {
     error.to_string()
@@ -54,7 +91,7 @@ fn check(words: &[u64], count: u64) -> Result<(), String> {
 }
 
 /// See the module.
-pub(super) struct Atomics<'h> {
+pub(super) struct Perftest<'h> {
     wish: Wish,
     talk: Option<Talk>,
     at: usize,
@@ -65,8 +102,12 @@ pub(super) struct Atomics<'h> {
     area: Area<'h>,
     line: Line,
     remote: RemoteAddr,
+    /// Bytes that the peer may work on.
+    memory: usize,
     /// What the peer's word holds.
     value: u64,
+    /// What the peer's memory held when it was read first.
+    before: Vec<u8>,
     /// One is under way.
     waits: bool,
     over: bool,
@@ -78,17 +119,26 @@ pub(super) struct Atomics<'h> {
     checked: u32,
 }
 
-impl<'h> Atomics<'h> {
+impl<'h> Perftest<'h> {
     pub(super) fn new(
         machine: &'h SimPlatform,
         hca: &Hca<'_, SimPlatform>,
         (pd, port, psn): (PdHandle, u8, u32),
         (wish, status): (Wish, usize),
     ) -> Result<Self, String> {
-        let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-        let area = Area::new(machine, hca, pd, (MEMORY + 64, access))?;
-        let words: Vec<u8> = (0..MEMORY / 8).flat_map(|_| FIRST.to_ne_bytes()).collect();
-        area.memory.copy_in(0, &words).map_err(text)?;
+        let access = Access::LOCAL_WRITE | right(wish.kind);
+        let size = wish.size as usize;
+        let memory = MEMORY.max(size.next_multiple_of(64));
+        let area = Area::new(machine, hca, pd, (memory + size.max(64), access))?;
+        let first: Vec<u8> = match wish.kind {
+            Kind::Atomic => (0..memory / 8).flat_map(|_| FIRST.to_ne_bytes()).collect(),
+            _ => vec![NOTHING; memory],
+        };
+        let filled = area.memory.copy_in(0, &first).map_err(text);
+        if let Err(error) = filled {
+            area.end(hca)?;
+            return Err(error);
+        }
         let init = CqInit {
             cqe: 16,
             vector: 0,
@@ -101,7 +151,7 @@ impl<'h> Atomics<'h> {
                 return Err(text(error));
             }
         };
-        let line = match Line::new(hca, (pd, cq, port), (None, 4), (&TERMS, psn)) {
+        let line = match Line::new(hca, (pd, cq, port), (None, 4), (&terms(wish.kind), psn)) {
             Ok(line) => line,
             Err(error) => {
                 hca.destroy_cq(cq).map_err(text)?;
@@ -122,7 +172,9 @@ impl<'h> Atomics<'h> {
                 addr: 0,
                 rkey: RKey(0),
             },
+            memory,
             value: 0,
+            before: Vec::new(),
             waits: false,
             over: false,
             wrong: Ok(()),
@@ -180,42 +232,97 @@ impl<'h> Atomics<'h> {
                 qpn: *qpn as u32 & 0xff_ffff,
                 psn: *psn as u32 & 0xff_ffff,
             };
-            self.line.connect(hca, (self.pd, &TERMS), there)?;
+            self.line
+                .connect(hca, (self.pd, &terms(self.wish.kind)), there)?;
         }
         if self.at == COUNT && self.wish.peer.is_none() {
             let count = heard
                 .first_chunk()
                 .map_or(0, |count| u64::from_be_bytes(*count));
-            let bytes = self.area.bytes(0, MEMORY)?;
-            let (words, _) = bytes.as_chunks();
-            let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
             // The peer is to come to its end all the same.
-            self.wrong = check(&words, self.wish.count.into());
+            self.wrong = self.holds_what_it_should(count);
             self.checked = count as u32;
         }
         Ok(())
     }
 
-    /// The next operation of ours: an addition, a swap, and a swap that finds something else, in turn; an addition of
-    /// nothing first.
+    /// Is our memory what so many operations of the peer have made of it?
+    fn holds_what_it_should(&self, count: u64) -> Result<(), String> {
+        let Wish { kind, size, .. } = self.wish;
+        match kind {
+            Kind::Write => written(&self.area.bytes(0, size as usize)?),
+            Kind::Read => match self
+                .area
+                .bytes(0, self.memory)?
+                .iter()
+                .all(|byte| *byte == NOTHING)
+            {
+                true => Ok(()),
+                false => Err("memory that was read is another".into()),
+            },
+            _ => {
+                let bytes = self.area.bytes(0, MEMORY)?;
+                let (words, _) = bytes.as_chunks();
+                let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+                check(&words, self.wish.count.into())
+            }
+        }?;
+        match kind == Kind::Atomic || count >= u64::from(self.wish.count) {
+            true => Ok(()),
+            false => Err(format!(
+                "{count} operations, and {} were to be",
+                self.wish.count
+            )),
+        }
+    }
+
+    /// The next operation of ours. Of atomics an addition, a swap, and a swap that finds something else, in turn; an
+    /// addition of nothing first. Of reads and writes everything first, then pieces.
     fn operate(&mut self, hca: &Hca<'_, SimPlatform>) -> Result<(), String> {
         let remote = self.remote;
         let number = u64::from(self.sent).wrapping_mul(0x0001_0203_0405_0607);
-        let op = match self.sent % 3 {
-            0 => SendOp::FetchAdd {
-                remote,
-                add: number,
-            },
-            kind => SendOp::CompareSwap {
-                remote,
-                compare: if kind == 1 { self.value } else { !self.value },
-                swap: number,
-            },
+        let (at, len) = piece(self.sent, self.wish.size as usize);
+        let there = RemoteAddr {
+            addr: remote.addr.wrapping_add(at as u64),
+            ..remote
         };
+        let (op, len) = match (self.wish.kind, self.sent % 3) {
+            (Kind::Read, _) => (SendOp::RdmaRead { remote: there }, len),
+            (Kind::Write, _) => {
+                let remote = there;
+                (SendOp::RdmaWrite { remote, imm: None }, len)
+            }
+            (_, 0) => {
+                let add = number;
+                (SendOp::FetchAdd { remote, add }, 8)
+            }
+            (_, kind) => {
+                let compare = if kind == 1 { self.value } else { !self.value };
+                let swap = number;
+                let op = SendOp::CompareSwap {
+                    remote,
+                    compare,
+                    swap,
+                };
+                (op, 8)
+            }
+        };
+        if self.wish.kind != Kind::Atomic {
+            let byte = if self.wish.kind == Kind::Read {
+                NOTHING
+            } else {
+                self.sent as u8
+            };
+            let first = vec![byte; len];
+            self.area
+                .memory
+                .copy_in(self.memory, &first)
+                .map_err(text)?;
+        }
         let request = SendWr {
             wr_id: 0,
             op,
-            sges: &[self.area.sge(MEMORY, 8)],
+            sges: &[self.area.sge(self.memory, len)],
             inline: &[],
             flags: SendFlags::SIGNALED,
         };
@@ -226,7 +333,35 @@ impl<'h> Atomics<'h> {
 
     /// It is done.
     fn operated(&mut self) -> Result<(), String> {
-        let bytes = self.area.bytes(MEMORY, 8)?;
+        match self.wish.kind {
+            Kind::Read => self.has_read()?,
+            Kind::Write => {}
+            _ => self.was_atomic()?,
+        }
+        self.waits = false;
+        self.sent += 1;
+        self.checked += u32::from(self.wish.kind != Kind::Write);
+        Ok(())
+    }
+
+    fn has_read(&mut self) -> Result<(), String> {
+        let (at, len) = piece(self.sent, self.wish.size as usize);
+        let found = self.area.bytes(self.memory, len)?;
+        if self.sent == 0 {
+            self.before = found;
+            return Ok(());
+        }
+        match self.before.get(at..at + len) == Some(&*found) {
+            true => Ok(()),
+            false => Err(format!(
+                "read {}: {len} bytes at {at} are others",
+                self.sent
+            )),
+        }
+    }
+
+    fn was_atomic(&mut self) -> Result<(), String> {
+        let bytes = self.area.bytes(self.memory, 8)?;
         let before = bytes
             .first_chunk()
             .map_or(0, |word| u64::from_ne_bytes(*word));
@@ -246,9 +381,6 @@ impl<'h> Atomics<'h> {
             1 => self.value = number,
             _ => {}
         }
-        self.waits = false;
-        self.sent += 1;
-        self.checked += 1;
         Ok(())
     }
 
@@ -290,7 +422,7 @@ impl<'h> Atomics<'h> {
     }
 }
 
-impl<'h> Game<'h> for Atomics<'h> {
+impl<'h> Game<'h> for Perftest<'h> {
     fn turn(
         &mut self,
         hca: &Hca<'_, SimPlatform>,
@@ -385,6 +517,27 @@ impl<'h> Game<'h> for Atomics<'h> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_lie_in_the_memory_and_the_first_is_all_of_it() {
+        for size in [1, 2, 64, 4097, 1 << 20] {
+            assert_eq!(piece(0, size), (0, size));
+            for number in 1..200 {
+                let (at, len) = piece(number, size);
+                assert!(len > 0 && at + len <= size, "{at} {len} of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_was_not_written_is_found() {
+        let mut memory = vec![7; 300];
+        assert_eq!(written(&memory), Ok(()));
+        memory[64..128].fill(NOTHING);
+        assert!(written(&memory).is_err());
+        memory[100] = 0;
+        assert_eq!(written(&memory), Ok(()));
+    }
 
     #[test]
     fn memory_adds_up_to_all_additions_and_no_more() {
