@@ -53,8 +53,8 @@ fn all_sizes(lab: &mut Lab, count: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The guest's client is killed in the middle of it, and the next one is served.
-fn killed(lab: &mut Lab, _: &Terms) -> Outcome {
+/// The guest's client is killed in the middle of it, and the next one is served; then the guest's server is, under ours.
+fn killed(lab: &mut Lab, terms: &Terms) -> Outcome {
     lab.command("rping ours-2")?;
     let script = "rping -c -a 10.9.0.2 -C 1000000 -S 4096 & client=$!; sleep 3; kill -9 $client; wait $client
         rping -c -a 10.9.0.2 -V -C 5 -S 2000";
@@ -67,5 +67,23 @@ fn killed(lab: &mut Lab, _: &Terms) -> Outcome {
     if cut.contains("server: 0 rounds") || cut.contains("running") {
         return Err(cut);
     }
-    Ok(cut)
+    let serve = "rping -s -P -S 65535 -a 10.9.1.1 & server=$!; sleep 6; kill -9 $server; wait $server; true";
+    let server = lab.start_script(1, serve, 60)?;
+    let there = lab.ok(1, &Listens::Cm.script(), 20);
+    let asked = there.and_then(|_| lab.command("rping ours-2 10.9.1.1 1000000 4096"));
+    lab.end_script(1, serve, &server)?;
+    let asked = asked?.join("\n");
+    holds(&asked, &["client: ", "of 4096 bytes"])?;
+    if asked.contains("client: 0 rounds") || asked.contains("running") {
+        return Err(asked);
+    }
+    // And a whole one afterwards.
+    to_guest(
+        lab,
+        &Terms {
+            quick: true,
+            ..*terms
+        },
+    )?;
+    Ok(format!("{cut}; {asked}"))
 }
