@@ -22,6 +22,7 @@ use core_ib::wire::mad::{
 use core_ib::{Guid, Instant, PKey};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::dev_lim::DevLim;
+use hca_abi::infinihost::doorbell::EqCommand;
 use hca_abi::infinihost::eq::{EqContext, EqState};
 use hca_abi::infinihost::eqe::{Eqe, EventType};
 use hca_abi::infinihost::fw::{AdapterInfo, DdrInfo, FwInfo};
@@ -69,6 +70,8 @@ pub struct Seen {
 struct EqState2 {
     context: EqContext,
     producer: u32,
+    /// How far the driver says that it has read, as it says it.
+    consumer: u32,
     armed: bool,
 }
 
@@ -112,7 +115,8 @@ pub struct Firmware {
 
 #[derive(Default)]
 struct Memory {
-    out: BTreeMap<usize, Layout>,
+    /// By address: how far it is behind its allocation, and that.
+    out: BTreeMap<usize, (usize, Layout)>,
     /// Allocations that still succeed.
     left: Option<usize>,
 }
@@ -124,6 +128,9 @@ struct Shared {
     handlers: Mutex<[Option<Bound>; 32]>,
     messages: u16,
     id: u32,
+    /// Where all accesses to the HCA have their turns, if a model wants to see them.
+    #[cfg(loom)]
+    bus: Option<loom::sync::atomic::AtomicU32>,
 }
 
 #[derive(Clone, Copy)]
@@ -163,7 +170,23 @@ impl Machine {
             handlers: Mutex::new([None; 32]),
             messages,
             id,
+            #[cfg(loom)]
+            bus: None,
         }))
+    }
+
+    /// The same, whose bus the model sees.
+    #[cfg(loom)]
+    pub fn on_a_bus(mut self) -> Self {
+        let shared = Arc::get_mut(&mut self.0).unwrap();
+        shared.bus = Some(loom::sync::atomic::AtomicU32::new(0));
+        self
+    }
+
+    /// An access of the HCA's to memory.
+    #[cfg(loom)]
+    pub fn access(&self) {
+        self.0.access();
     }
 
     pub fn firmware(&self) -> MutexGuard<'_, Firmware> {
@@ -202,11 +225,21 @@ impl Machine {
 
     /// Writes an event, as the HCA would.
     pub fn event(&self, eqn: u8, eqe: Eqe) {
+        #[cfg(loom)]
+        self.access();
         self.firmware().event(eqn, eqe);
     }
 }
 
 impl Shared {
+    /// Somebody uses the bus: that alone orders nothing else, which barriers do.
+    #[cfg(loom)]
+    fn access(&self) {
+        if let Some(bus) = &self.bus {
+            bus.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn deliver(&self) -> bool {
         let mut any = false;
         loop {
@@ -222,28 +255,36 @@ impl Shared {
     }
 
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        // A model is to go the same way each time, and the pages of a region are as large as its address allows: under
+        // loom none is better aligned than was asked for.
+        let behind = if cfg!(loom) { layout.align() } else { 0 };
+        let size = layout.size() + behind;
+        let layout = Layout::from_size_align(size, layout.align() + behind).ok()?;
         let mut memory = self.memory.lock().unwrap();
         if let Some(left) = &mut memory.left {
             *left = left.checked_sub(1)?;
         }
         // SAFETY: nobody asks for nothing.
-        let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        memory.out.insert(at.as_ptr().addr(), layout);
+        let first = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        // SAFETY: the allocation is longer by this.
+        let at = unsafe { first.add(behind) };
+        memory.out.insert(at.as_ptr().addr(), (behind, layout));
         Some(at)
     }
 
     fn free(&self, at: NonNull<u8>) {
-        let layout = self.memory.lock().unwrap().out.remove(&at.as_ptr().addr());
-        // SAFETY: allocated with this layout, and out until now.
-        unsafe { dealloc(at.as_ptr(), layout.expect("memory that is out")) };
+        let out = self.memory.lock().unwrap().out.remove(&at.as_ptr().addr());
+        let (behind, layout) = out.expect("memory that is out");
+        // SAFETY: so far behind what was allocated with this layout, and out until now.
+        unsafe { dealloc(at.sub(behind).as_ptr(), layout) };
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for (at, layout) in &self.memory.get_mut().unwrap().out {
+        for (at, (behind, layout)) in &self.memory.get_mut().unwrap().out {
             // SAFETY: still out, with this layout. Leaked on purpose by a test, which has looked at it.
-            unsafe { dealloc(*at as *mut u8, *layout) };
+            unsafe { dealloc((*at - *behind) as *mut u8, *layout) };
         }
     }
 }
@@ -410,10 +451,10 @@ impl Firmware {
                 self.debts += 1;
                 let context = EqContext::read_from_bytes(input).unwrap();
                 let armed = [EqState::ARMED, EqState::M_ARMED].contains(&context.state());
-                let producer = 0;
                 let eq = EqState2 {
                     context,
-                    producer,
+                    producer: 0,
+                    consumer: 0,
                     armed,
                 };
                 assert!(self.eqs.insert(modifier as u8, eq).is_none());
@@ -522,11 +563,32 @@ impl Firmware {
 
     fn doorbell(&mut self, offset: usize, value: u64) {
         self.doorbells.push((offset, value));
-        if offset == regs::uar::EQ && value >> 56 == 2 {
-            let eqn = (value >> 32) as u8 & 63;
-            if let Some(eq) = self.eqs.get_mut(&eqn) {
-                eq.armed = true;
+        let eqn = (value >> 32) as u8 & 63;
+        if offset == regs::uar::EQ {
+            match EqCommand((value >> 56) as u8) {
+                EqCommand::SET_INDEX => self.set_index(eqn, value as u32),
+                EqCommand::ARM => self.arm(eqn),
+                _ => {}
             }
+        }
+    }
+
+    fn set_index(&mut self, eqn: u8, consumer: u32) {
+        if let Some(eq) = self.eqs.get_mut(&eqn) {
+            eq.consumer = consumer;
+        }
+    }
+
+    /// An event that is there already interrupts at once. infinihost 4.2.
+    fn arm(&mut self, eqn: u8) {
+        let Some(eq) = self.eqs.get_mut(&eqn) else {
+            return;
+        };
+        let mask = (1 << eq.context.log_size()) - 1;
+        eq.armed = (eq.producer ^ eq.consumer) & mask == 0;
+        let (armed, intr) = (eq.armed, eq.context.intr());
+        if !armed && !self.deaf {
+            self.fire(eqn, intr);
         }
     }
 
@@ -691,6 +753,8 @@ pub struct FakeRegisters {
 impl FakeRegisters {
     fn inside(&self, offset: usize, width: usize) -> Option<(MutexGuard<'_, Firmware>, u64)> {
         assert!(offset.is_multiple_of(width) && offset + width <= self.len);
+        #[cfg(loom)]
+        self.shared.access();
         let firmware = self.shared.firmware.lock().unwrap();
         (!firmware.gone).then_some((firmware, self.at + offset as u64))
     }
@@ -728,9 +792,13 @@ unsafe impl Registers for FakeRegisters {
             regs::HCR_CONTROL => firmware.control(value),
             at @ regs::HCR..regs::HCR_CONTROL => firmware.hcr[(at - regs::HCR) / 4] = value,
             at if firmware.mem_free && at as u64 == EQ_ARM + 4 => {
-                for (eqn, eq) in &mut firmware.eqs {
-                    eq.armed |= value >> eqn & 1 != 0;
+                for eqn in (0..32).filter(|eqn| value >> eqn & 1 != 0) {
+                    firmware.arm(eqn);
                 }
+            }
+            at if firmware.mem_free && (EQ_SET_CI..EQ_SET_CI + 0x100).contains(&(at as u64)) => {
+                let eqn = (at as u64 - EQ_SET_CI) / regs::EQ_SET_CI_STRIDE as u64;
+                firmware.set_index(eqn as u8, value);
             }
             regs::CLR_ECR_LOW => firmware.ecr &= !value,
             regs::RESET => firmware.power_on(),
@@ -862,8 +930,14 @@ unsafe impl Platform for Machine {
     }
     unsafe fn dma_unmap(&self, _: DmaAddr, _: usize, _: Direction) {}
     fn dma_sync(&self, _: DmaAddr, _: usize, _: Direction, _: bool) {}
-    fn dma_wmb(&self) {}
-    fn dma_rmb(&self) {}
+    fn dma_wmb(&self) {
+        #[cfg(loom)]
+        loom::sync::atomic::fence(Ordering::Release);
+    }
+    fn dma_rmb(&self) {
+        #[cfg(loom)]
+        loom::sync::atomic::fence(Ordering::Acquire);
+    }
 
     fn table_alloc(&self, layout: Layout) -> Result<NonNull<u8>> {
         let len = layout.size();

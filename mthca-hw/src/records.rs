@@ -5,8 +5,9 @@
 //! queue's lock, the poller of a CQ reads them under that of the CQ.
 
 use crate::extents::{Extent, Extents};
+use crate::sync::{AtomicU32, AtomicU64};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use core_ib::platform::{Platform, PlatformError, Table};
 use core_ib::verbs::VerbsError;
 

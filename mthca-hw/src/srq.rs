@@ -22,9 +22,10 @@ use crate::inner::{Inner, NOBODY};
 use crate::isr::Arm;
 use crate::mr::Ring;
 use crate::records::Records;
+use crate::sync::AtomicU32;
 use crate::user::Lent;
 use crate::users::Users;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use core_ib::platform::{DmaBuf, DmaRing, Gate, Lock, Platform};
 use core_ib::verbs::{
     Access, Created, Held, Object, SrqAttr, SrqHandle, SrqInit, VerbsError, kind,

@@ -18,7 +18,7 @@ mod room;
 pub(crate) mod send;
 mod straight;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod wqe;
 
 pub(crate) use control::Qp;

@@ -11,7 +11,8 @@ use crate::event::Pending;
 use crate::extents::Extent;
 use crate::inner::NOBODY;
 use crate::records::{Record, RecordRing, Records};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::AtomicU32;
+use core::sync::atomic::Ordering;
 use core_ib::Qpn;
 use core_ib::platform::{Gate, Lock, Platform};
 
@@ -78,7 +79,7 @@ impl Shape {
 }
 
 impl Half {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self {
             posted: AtomicU32::new(0),
             retired: AtomicU32::new(0),

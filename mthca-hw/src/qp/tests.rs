@@ -7,7 +7,7 @@ mod lists;
 use crate::fake::{Machine, Reply};
 use crate::tests::open;
 use crate::{Hca, StrayCounts};
-use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core_ib::verbs::{
     AhAttr, AhHandle, CompletionQueue, CqHandle, CqInit, Device, DeviceCaps, GlobalRoute, Imm,
     NotifyKind, Owner, PdHandle, PostCause, PostError, QpAttr, QpAttrMask as M, QpCaps, QpHandle,
@@ -28,16 +28,16 @@ use std::vec::Vec;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The number of the first ordinary QP, after 16 reserved ones and the special ones.
-const FIRST_QP: u32 = 0x14;
+pub(crate) const FIRST_QP: u32 = 0x14;
 
 /// An HCA with a CQ and a QP that is ready to send.
-struct Rig<'m> {
-    machine: &'m Machine,
-    hca: Hca<'m, Machine>,
-    pd: PdHandle,
-    cq: CqHandle,
-    qp: QpHandle,
-    produced: Cell<u32>,
+pub(crate) struct Rig<'m> {
+    pub(crate) machine: &'m Machine,
+    pub(crate) hca: Hca<'m, Machine>,
+    pub(crate) pd: PdHandle,
+    pub(crate) cq: CqHandle,
+    pub(crate) qp: QpHandle,
+    produced: AtomicU32,
 }
 
 const CAPS: QpCaps = QpCaps {
@@ -48,7 +48,7 @@ const CAPS: QpCaps = QpCaps {
     max_inline: 0,
 };
 
-fn init(service: QpType, cq: CqHandle, caps: QpCaps) -> QpInit {
+pub(crate) fn init(service: QpType, cq: CqHandle, caps: QpCaps) -> QpInit {
     QpInit {
         qp_type: service,
         port: 1,
@@ -61,7 +61,7 @@ fn init(service: QpType, cq: CqHandle, caps: QpCaps) -> QpInit {
     }
 }
 
-fn path() -> AhAttr {
+pub(crate) fn path() -> AhAttr {
     AhAttr {
         port: 1,
         dlid: Lid(9),
@@ -75,7 +75,15 @@ impl<'m> Rig<'m> {
     }
 
     fn with(machine: &'m Machine, service: QpType, caps: QpCaps) -> Self {
-        let hca = open(machine);
+        Self::on(machine, open(machine), service, caps)
+    }
+
+    pub(crate) fn on(
+        machine: &'m Machine,
+        hca: Hca<'m, Machine>,
+        service: QpType,
+        caps: QpCaps,
+    ) -> Self {
         let pd = hca.alloc_pd().unwrap();
         let cq_init = CqInit {
             cqe: 15,
@@ -90,14 +98,14 @@ impl<'m> Rig<'m> {
             pd,
             cq,
             qp,
-            produced: Cell::new(0),
+            produced: AtomicU32::new(0),
         };
         rig.to_rts(rig.qp, service);
         rig.machine.firmware().doorbells.clear();
         rig
     }
 
-    fn to_rts(&self, qp: QpHandle, service: QpType) {
+    pub(crate) fn to_rts(&self, qp: QpHandle, service: QpType) {
         let attr = QpAttr {
             port: 1,
             qkey: QKey(0x1234),
@@ -139,7 +147,7 @@ impl<'m> Rig<'m> {
     }
 
     /// What the last command of this kind brought.
-    fn input<T: FromBytes>(&self, opcode: Opcode) -> T {
+    pub(crate) fn input<T: FromBytes>(&self, opcode: Opcode) -> T {
         let firmware = self.machine.firmware();
         let seen = firmware
             .seen
@@ -153,11 +161,11 @@ impl<'m> Rig<'m> {
         self.input::<QpMailbox>(Opcode::RST2INIT_QPEE).context
     }
 
-    fn send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+    pub(crate) fn send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.hca.qp(self.qp).unwrap().post_send(wrs)
     }
 
-    fn recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+    pub(crate) fn recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.hca.qp(self.qp).unwrap().post_recv(wrs)
     }
 
@@ -169,23 +177,23 @@ impl<'m> Rig<'m> {
         words.map(|word| u32::from_be_bytes(*word)).collect()
     }
 
-    fn doorbells(&self) -> Vec<(usize, u64)> {
+    pub(crate) fn doorbells(&self) -> Vec<(usize, u64)> {
         core::mem::take(&mut self.machine.firmware().doorbells)
     }
 
     /// The HCA writes a completion.
-    fn complete(&self, mut cqe: Cqe) {
+    pub(crate) fn complete(&self, mut cqe: Cqe) {
         cqe.set_owned_by_hw(false);
         let context: CqContext = self.input(Opcode::SW2HW_CQ);
         let mask = (1 << context.log_size()) - 1;
-        let offset = u64::from(self.produced.get() & mask) * 32;
+        let offset = u64::from(self.produced.load(Ordering::Relaxed) & mask) * 32;
         let firmware = self.machine.firmware();
         firmware.write(context.lkey(), offset, cqe.as_bytes());
         drop(firmware);
-        self.produced.set(self.produced.get() + 1);
+        self.produced.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn poll(&self) -> Vec<WorkCompletion> {
+    pub(crate) fn poll(&self) -> Vec<WorkCompletion> {
         let mut all = Vec::new();
         let cq = self.hca.cq(self.cq).unwrap();
         let mut some = [WorkCompletion::EMPTY; 3];
@@ -198,12 +206,12 @@ impl<'m> Rig<'m> {
         }
     }
 
-    fn strays(&self) -> StrayCounts {
+    pub(crate) fn strays(&self) -> StrayCounts {
         self.hca.strays()
     }
 }
 
-fn sge(addr: u64, length: u32) -> Sge {
+pub(crate) fn sge(addr: u64, length: u32) -> Sge {
     Sge {
         addr,
         length,
@@ -211,7 +219,7 @@ fn sge(addr: u64, length: u32) -> Sge {
     }
 }
 
-fn wr<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
+pub(crate) fn wr<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
     SendWr {
         wr_id,
         op,
@@ -221,7 +229,7 @@ fn wr<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
     }
 }
 
-const SEND: SendOp = SendOp::Send { imm: None };
+pub(crate) const SEND: SendOp = SendOp::Send { imm: None };
 
 fn datagram(ah: AhHandle) -> SendOp {
     SendOp::Datagram {
@@ -597,7 +605,7 @@ fn the_context_of_a_connected_qp_is_as_published() {
 
 // Completions.
 
-fn good(qpn: u32, send: bool, wqe: u32, opcode: u8) -> Cqe {
+pub(crate) fn good(qpn: u32, send: bool, wqe: u32, opcode: u8) -> Cqe {
     let mut cqe = Cqe::ZERO;
     cqe.set_qpn(qpn)
         .set_is_send(send)
@@ -849,7 +857,7 @@ fn every_syndrome_has_its_status_and_an_unknown_one_keeps_its_number() {
         (0x77, WcStatus::General(0x77)),
     ] {
         rig.send(&[wr(7, SEND, &[])]).unwrap();
-        let at = 0x1000 + (rig.produced.get() % 8) * 64;
+        let at = 0x1000 + (rig.produced.load(Ordering::Relaxed) % 8) * 64;
         rig.complete(bad(FIRST_QP, true, at, Syndrome(syndrome), 0));
         assert_eq!(ids(&rig.poll()), [(7, status)]);
     }
