@@ -354,8 +354,13 @@ pub enum Line {
         srq: bool,
         all: bool,
     },
-    /// Creates a UD QP and takes it to RTS.
-    Datagrams { place: u8, side: Side, srq: bool },
+    /// Creates a UD QP, or the GSI, and takes it to RTS.
+    Datagrams {
+        place: u8,
+        side: Side,
+        srq: bool,
+        special: bool,
+    },
     /// Takes a QP to a state by the shortest way that there is from where it is.
     Bring { side: Side, qp: u8, to: QpState },
     /// Sends one message more than the peer has receives for, stops the queue, and goes on when it has one: calls that are

@@ -1,7 +1,7 @@
 //! Each call of a program as calls of verbs.
 
-use super::super::conformance::tools::{Buffer, QKEY};
-use super::call::{Address, Call, Name, Piece, QKeyOf, Remote, Send, Verb};
+use super::super::conformance::tools::Buffer;
+use super::call::{Address, Call, Name, Piece, Remote, Send, Verb};
 use super::exec::{Disagreement, Run};
 use super::model::{ARENA, BASE, Migration, Model, Want, immediate, inline, operands};
 use super::objects::{address, group, handle};
@@ -11,7 +11,7 @@ use core_ib::verbs::{
     QueuePair, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue, Signaling,
     SrqInit, Verbs, WorkCompletion,
 };
-use core_ib::{LKey, QKey, Qpn, RKey};
+use core_ib::{LKey, Qpn, RKey};
 
 /// A key that nobody has.
 const WILD: u32 = 0xdead_be00;
@@ -418,11 +418,7 @@ impl<P: Platform, D: Verbs> Run<'_, P, D> {
                 SendOp::Datagram {
                     ah: handle(&self.objects, side, ah, |all| &all.ahs),
                     remote_qpn: Qpn::new(model.number(side, leads, to)),
-                    remote_qkey: match qkey {
-                        QKeyOf::Right => QKEY,
-                        QKeyOf::Wrong => QKey(QKEY.0 ^ 1),
-                        QKeyOf::Own => QKey(0x8000_0000),
-                    },
+                    remote_qkey: model.key_of_datagram(side, leads, to, qkey),
                     imm: imm(yes),
                     pkey_index: 0,
                 }

@@ -82,7 +82,7 @@ fn create(place: u8, service: QpType, srq: bool, all: bool) -> Call {
         srq: (srq && service != QpType::Uc).then_some(Name(0)),
         wrs: 7,
         sges: 3,
-        inline: 60,
+        inline: if service == QpType::Gsi { 0 } else { 60 },
         all,
     }
 }
@@ -191,6 +191,9 @@ fn fit(side: usize, call: &Call, model: &Model) -> Call {
                     .iter_mut()
                     .for_each(|piece| known_key(half, &mut piece.key));
                 fit_verb(wr, service.filter(|_| !wr.stubborn), half, there);
+                if service == Some(QpType::Gsi) && !wr.stubborn {
+                    fit_mad(wr);
+                }
             }
         }
         _ => {}
@@ -198,12 +201,23 @@ fn fit(side: usize, call: &Call, model: &Model) -> Call {
     call
 }
 
+/// A MAD has 256 bytes, and no immediate data.
+fn fit_mad(wr: &mut Send) {
+    let at = wr.pieces.first().map_or(0x200, |piece| piece.at % 0x3000);
+    let key = Key::Mr(Name(0));
+    wr.pieces = vec![Piece { key, at, len: 256 }];
+    wr.inline = None;
+    if let Verb::Datagram { imm, .. } = &mut wr.verb {
+        *imm = false;
+    }
+}
+
 fn fit_verb(wr: &mut Send, service: Option<QpType>, half: &Half, there: &Half) {
     let imm = wr.solicited;
     wr.verb = match (wr.verb, service) {
         (Verb::Datagram { imm, .. }, Some(QpType::Rc | QpType::Uc)) => Verb::Send { imm },
         (Verb::Datagram { .. }, _) => wr.verb,
-        (_, Some(QpType::Ud)) => {
+        (_, Some(QpType::Ud | QpType::Gsi)) => {
             let to = wr
                 .pieces
                 .first()
@@ -301,8 +315,17 @@ pub fn calls_of(line: &Line, model: &Model) -> Vec<(Side, Call)> {
             );
             calls
         }
-        Line::Datagrams { place, side, srq } => {
-            let mut calls = vec![(side, create(place % 4, QpType::Ud, srq, false))];
+        Line::Datagrams {
+            place,
+            side,
+            srq,
+            special,
+        } => {
+            let (service, srq) = match special {
+                true => (QpType::Gsi, false),
+                false => (QpType::Ud, srq),
+            };
+            let mut calls = vec![(side, create(place % 4, service, srq, false))];
             calls.extend([Init, Rtr, Rts].map(|state| (side, to(place % 4, state))));
             calls.push((side, receives(place % 4, srq)));
             calls

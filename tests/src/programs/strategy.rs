@@ -221,8 +221,9 @@ const STATES: [QpState; 7] = [
 ];
 
 fn service() -> BoxedStrategy<QpType> {
-    let strategy =
-        { prop_oneof![4 => Just(QpType::Rc), 2 => Just(QpType::Uc), 3 => Just(QpType::Ud)] };
+    let strategy = {
+        prop_oneof![4 => Just(QpType::Rc), 2 => Just(QpType::Uc), 3 => Just(QpType::Ud), 1 => Just(QpType::Gsi)]
+    };
     strategy.boxed()
 }
 
@@ -322,6 +323,19 @@ fn others() -> BoxedStrategy<Call> {
     strategy.boxed()
 }
 
+fn datagrams() -> BoxedStrategy<Line> {
+    let (srq, special) = (prop::bool::weighted(0.2), prop::bool::weighted(0.3));
+    let strategy = (0..4_u8, side(), srq, special);
+    strategy
+        .prop_map(|(place, side, srq, special)| Line::Datagrams {
+            place,
+            side,
+            srq,
+            special,
+        })
+        .boxed()
+}
+
 fn line() -> BoxedStrategy<Line> {
     let strategy = {
         let call = prop_oneof![16 => queues(), 3 => new_queues(), 5 => memory(), 3 => others()];
@@ -330,7 +344,7 @@ fn line() -> BoxedStrategy<Line> {
             40 => (side(), call).prop_map(|(side, call)| Line::Call(side, call)),
             5 => (connected, 0..4_u8, side(), prop::bool::weighted(0.2), any::<bool>())
                 .prop_map(|(service, place, side, srq, all)| Line::Connect { service, place, side, srq, all }),
-            2 => (0..4_u8, side(), prop::bool::weighted(0.2)).prop_map(|(place, side, srq)| Line::Datagrams { place, side, srq }),
+            2 => datagrams(),
             3 => (side(), 0..4_u8, select(STATES.to_vec())).prop_map(|(side, qp, to)| Line::Bring { side, qp, to }),
             2 => (side(), 0..2_u8).prop_map(|(side, cq)| Line::Drain { side, cq }),
             2 => (side(), 0..4_u8).prop_map(|(side, qp)| Line::Arm { side, qp }),
@@ -355,7 +369,7 @@ pub fn programs() -> BoxedStrategy<Program> {
                 ),
                 0..3,
             ),
-            vec((0..4_u8, side(), prop::bool::weighted(0.2)), 0..3),
+            vec(datagrams(), 0..3),
         );
         (first, vec(line(), 5..60)).prop_map(|((connections, datagrams), lines)| {
             let connections = connections
@@ -367,9 +381,6 @@ pub fn programs() -> BoxedStrategy<Program> {
                     srq,
                     all,
                 });
-            let datagrams = datagrams
-                .into_iter()
-                .map(|(place, side, srq)| Line::Datagrams { place, side, srq });
             connections.chain(datagrams).chain(lines).collect()
         })
     };

@@ -317,11 +317,18 @@ impl Model {
             None => None,
         };
         let mut faults = Faults::default();
+        let special = service == QpType::Gsi;
+        if special && srq.is_some() {
+            return Err(Open("a special QP with an SRQ"));
+        }
+        let taken = |(_, qp): (usize, &Qp)| special && qp.service == service;
         faults
             .when(
                 pd.is_none() || send.is_none() || recv.is_none(),
                 Error::Handle,
             )
+            .when(self.sides[side].qps.live().any(taken), Error::Busy)
+            .when(special && inline > 0, Error::Attr)
             .when(shared == Some(None), Error::Handle)
             .when(
                 shared.is_some() && service == QpType::Uc,
@@ -685,7 +692,7 @@ impl Model {
         let known = qp.groups.iter().position(|known| *known == group);
         let no_group = matches!(group, Group::Unicast | Group::UnicastLid);
         Ok(match (yes, known) {
-            (true, _) if qp.is_connected() || no_group => fails(Error::Attr),
+            (true, _) if qp.service != QpType::Ud || no_group => fails(Error::Attr),
             (true, None) => {
                 qp.groups.push(group);
                 Want::Done

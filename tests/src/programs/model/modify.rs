@@ -1,6 +1,6 @@
 //! Modify QP: the tables of verbs 3.3 to 3.5, and what a transition does to work (3.6 to 3.10).
 
-use super::super::super::conformance::tools::{MTU, QKEY, lid, steps};
+use super::super::super::conformance::tools::{MTU, lid, steps};
 use super::super::super::conformance::{Features, Side};
 use super::super::call::{Name, Twist};
 use super::state::{Migration, PSN, Qp};
@@ -44,14 +44,18 @@ impl Model {
             // Packets of whom it was connected to may go on coming: the path is that way, too.
             None => (lid(Side::BOTH[Self::partner(side, place).0]), NOBODY),
         };
-        let epoch = self.epoch_of(side, place);
+        // What it sends begins where its connection does, whatever became of the peer meanwhile.
+        let epoch = match qp.state {
+            QpState::Rtr if qp.peer.is_some() => qp.epoch,
+            _ => self.epoch_of(side, place),
+        };
         let first = PSN(epoch);
         let mut attr = QpAttr {
             state: target,
             cur_state: qp.state,
             access: Access::REMOTE,
             port: 1,
-            qkey: QKEY,
+            qkey: qp.qkey(),
             path: path(dlid),
             path_mtu: MTU,
             timeout: 8,
@@ -371,7 +375,7 @@ fn masks(service: QpType, from: QpState, to: QpState) -> Option<(M, M)> {
         (Sqe, Rts) => {
             return match service {
                 QpType::Uc => Some((M::empty(), M::CUR_STATE | M::ACCESS)),
-                QpType::Ud => Some((M::empty(), M::CUR_STATE | M::QKEY)),
+                QpType::Ud | QpType::Gsi => Some((M::empty(), M::CUR_STATE | M::QKEY)),
                 _ => None,
             };
         }

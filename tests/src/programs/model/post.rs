@@ -1,10 +1,12 @@
 //! Posting: the checks of verbs 4.1 to 4.3, and what is queued.
 
 use super::super::super::conformance::Refusal;
+use super::super::super::conformance::tools::QKEY;
 use super::super::call::{Address, Name, Piece, QKeyOf, Remote, Send, Verb};
 use super::modify::NOBODY;
 use super::state::{Memory, Qp, Receive, Request};
 use super::{Error, Model, Open, Want};
+use core_ib::QKey;
 use core_ib::verbs::{Access, PostCause, QpState, QpType};
 
 /// What a request does, in numbers.
@@ -36,7 +38,7 @@ pub enum Work {
     Datagram {
         to: Address,
         qpn: u32,
-        qkey: QKeyOf,
+        qkey: QKey,
         imm: bool,
     },
     Bind {
@@ -64,6 +66,19 @@ pub fn inline(wr_id: u64, len: u16) -> Vec<u8> {
 pub fn operands(wr_id: u64, there: u64, right: bool) -> (u64, u64) {
     let compare = if right { there } else { there ^ wr_id };
     (compare, wr_id.wrapping_mul(0x0101_0101_0101_0101))
+}
+
+/// What verbs leaves open of the GSI's requests, or the driver to refuse in a way of its own: 3.11, 4.2.
+fn special(wr: &Send) -> Result<(), Open> {
+    let length: usize = wr.pieces.iter().map(|piece| usize::from(piece.len)).sum();
+    let imm = matches!(wr.verb, Verb::Datagram { imm: true, .. });
+    match (imm, wr.inline, length) {
+        (true, ..) => Err(Open("immediate data by the GSI")),
+        (_, Some(0), _) => Err(Open("nothing inline")),
+        (_, None, 256) => Ok(()),
+        (_, None, _) => Err(Open("no MAD")),
+        _ => Ok(()),
+    }
 }
 
 impl Model {
@@ -280,7 +295,7 @@ impl Model {
             Verb::Write { .. } => qp.is_connected(),
             Verb::Read { .. } | Verb::Swap { .. } | Verb::Add { .. } => qp.service == QpType::Rc,
             Verb::Bind { .. } => qp.is_connected(),
-            Verb::Datagram { .. } => qp.service == QpType::Ud,
+            Verb::Datagram { .. } => qp.is_datagram(),
             // Neither HCA has windows of type 2 nor fast registration: verbs 4.2.
             Verb::Invalidate { .. } | Verb::LocalInvalidate { .. } => false,
         };
@@ -289,6 +304,9 @@ impl Model {
             wr.verb,
             Verb::Send { .. } | Verb::Write { .. } | Verb::Datagram { .. }
         );
+        if qp.service == QpType::Gsi {
+            special(wr)?;
+        }
         let too_long = wr
             .inline
             .is_some_and(|len| u32::from(len) > qp.caps.max_inline);
@@ -320,9 +338,18 @@ impl Model {
                 }
                 when(elsewhere, PostCause::InvalidHandle);
             }
-            Verb::Bind { mw, mr, access, .. } => {
+            Verb::Bind {
+                mw,
+                mr,
+                access,
+                len,
+                ..
+            } => {
                 let window = self.find(side, mw, |half| &half.mws)?;
                 let region = self.find(side, mr, |half| &half.mrs)?;
+                if region.is_none() && len == 0 {
+                    return Err(Open("an unbind that names no region"));
+                }
                 when(
                     window.is_none() || region.is_none(),
                     PostCause::InvalidHandle,
@@ -377,9 +404,12 @@ impl Model {
                     .map(|ah| ah.to);
                 let to_where = to_where.ok_or(Open("no address"))?;
                 let qpn = self.number(side, to_where, to);
-                if qkey == QKeyOf::Own && qp.state != QpState::Rts {
+                let qkey = self.key_of_datagram(side, to_where, to, qkey);
+                let own = qkey.0 & QKey::CONTROLLED != 0;
+                if own && qp.state != QpState::Rts {
                     return Err(Open("a Q_Key that may be another then"));
                 }
+                let qkey = if own { qp.qkey() } else { qkey };
                 Work::Datagram {
                     to: to_where,
                     qpn,
@@ -415,6 +445,22 @@ impl Model {
     }
 
     /// Number of the QP that a datagram is for.
+    /// The Q_Key that a datagram names. With bit 31 set it is the sender's own that goes: verbs 3.5.
+    pub fn key_of_datagram(&self, side: usize, to: Address, place: u8, which: QKeyOf) -> QKey {
+        let there = match to {
+            Address::Here => Some(side),
+            Address::There => Some(1 - side),
+            _ => None,
+        };
+        let place = usize::from(place) % usize::from(super::super::call::PLACES);
+        let target = there.and_then(|side| self.sides[side].qps.get(place));
+        match which {
+            QKeyOf::Right => target.map_or(QKEY, Qp::qkey),
+            QKeyOf::Wrong => QKey(QKEY.0 ^ 1),
+            QKeyOf::Own => QKey(QKey::CONTROLLED),
+        }
+    }
+
     pub fn number(&self, side: usize, to: Address, place: u8) -> u32 {
         let side = match to {
             Address::Here => side,

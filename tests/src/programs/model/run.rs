@@ -422,7 +422,7 @@ impl Model {
 
     pub(super) fn send_one(&mut self, at: Where, touched: &mut Touched) -> Result<(), Open> {
         let qp = self.qp(at).expect("live");
-        let (pd, service) = (qp.pd, qp.service);
+        let (pd, service, datagrams) = (qp.pd, qp.service, qp.is_datagram());
         let request = qp.sq.front().expect("not empty").clone();
         let reads = matches!(
             request.verb,
@@ -444,11 +444,11 @@ impl Model {
                 return Err(Open("sent before it is written, or after"));
             }
             if !good {
-                let few = length <= 2048 || service == QpType::Ud;
+                let few = length <= 2048 || datagrams;
                 if !few {
                     return Err(Open("some packets may have left"));
                 }
-                if service == QpType::Ud && length > 2048 {
+                if datagrams && length > 2048 {
                     return Err(Open("too long, and not to be read"));
                 }
                 self.fail(at, vec![WcStatus::LocalProtection]);

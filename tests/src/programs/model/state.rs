@@ -1,6 +1,8 @@
 //! What the model remembers.
 
+use super::super::super::conformance::tools::QKEY;
 use super::super::call::{Address, Name, PLACES};
+use core_ib::QKey;
 use core_ib::verbs::{Access, QpCaps, QpState, QpType, WcOpcode, WcStatus};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -240,6 +242,19 @@ pub enum Migration {
 impl Qp {
     pub const fn is_connected(&self) -> bool {
         matches!(self.service, QpType::Rc | QpType::Uc)
+    }
+
+    /// UD, or the GSI.
+    pub const fn is_datagram(&self) -> bool {
+        matches!(self.service, QpType::Ud | QpType::Gsi)
+    }
+
+    /// The Q_Key that it has from INIT on.
+    pub fn qkey(&self) -> QKey {
+        match self.service {
+            QpType::Gsi => QKey::GSI,
+            _ => QKEY,
+        }
     }
 
     /// Does it take messages? verbs 3.2.

@@ -1,12 +1,12 @@
 //! Messages and remote accesses, one request at a time. verbs 4.7, 4.8, 6, 7.4, 9.2, 9.3.
 
 use super::super::super::conformance::{Hears, TooLong};
-use super::super::call::{Address, QKeyOf};
+use super::super::call::Address;
 use super::post::Work;
 use super::run::{Region, Touched, Where, overlap};
 use super::state::{Completion, Memory, Request};
 use super::{Affiliated, Model, Open, PRIMARY};
-use core_ib::verbs::{Access, QpEvent, QpState, QpType, WcOpcode, WcStatus};
+use core_ib::verbs::{Access, QpEvent, QpState, WcOpcode, WcStatus};
 
 /// Bytes ahead of a datagram.
 const GRH: usize = 40;
@@ -59,9 +59,6 @@ impl Model {
             _ => &[],
         };
         let sender = self.qp(at).map_or(0, |qp| qp.qpn);
-        if qkey == QKeyOf::Wrong {
-            return Ok(());
-        }
         for &side in sides {
             if !self.passes(PRIMARY, at.0, side) {
                 continue;
@@ -74,7 +71,7 @@ impl Model {
                     Address::Group(group) => qp.groups.contains(&group),
                     _ => qp.qpn == qpn,
                 };
-                if !meant || qp.service != QpType::Ud || !qp.hears() {
+                if !meant || !qp.is_datagram() || qkey != qp.qkey() || !qp.hears() {
                     continue;
                 }
                 let message = Message {
