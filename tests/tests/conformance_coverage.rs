@@ -86,3 +86,23 @@ fn every_case_is_in_the_list() {
         assert_eq!(listed, cases, "group `{group}`");
     }
 }
+
+#[test]
+fn the_cases_that_rest_on_a_choice_are_cases() {
+    let page = std::fs::read_to_string(root().join("../../../docs/status.md")).unwrap();
+    let chapter = page
+        .split("## Cases of the conformance suite that rest on a choice")
+        .nth(1);
+    let chapter = chapter.unwrap().split("\n## ").next().unwrap();
+    let rows = chapter.lines().filter(|line| line.starts_with("| `"));
+    let cases = rows.filter_map(|row| row.split('|').nth(1));
+    let named: Vec<&str> = cases
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(named.len() > 30, "{named:?}");
+    let texts: Vec<String> = groups().into_values().collect();
+    for case in named {
+        let start = format!("pub fn {case}<");
+        assert!(texts.iter().any(|text| text.contains(&start)), "{case}");
+    }
+}
