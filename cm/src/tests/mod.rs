@@ -1,7 +1,9 @@
 //! Two communication managers and what is between them.
 
 mod chance;
+mod heed;
 mod more;
+mod rest;
 mod table;
 
 use crate::*;
