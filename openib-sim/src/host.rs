@@ -99,6 +99,10 @@ pub enum Command {
         /// Bytes of each.
         size: u32,
     },
+    /// Serve so many messages of so many bytes each way, over connections.
+    MessagesServe((u32, u32)),
+    /// Ask this server for them.
+    Messages(SocketAddr, (u32, u32)),
     /// Be one end of a pingpong.
     Play(Wish),
     /// Close the stack and the HCA, and end.
@@ -584,6 +588,18 @@ impl<'h, 'p> Host<'h, 'p> {
                     self.peers()?.connect(peer, (count, size), now);
                     continue;
                 }
+                Command::MessagesServe(of) => {
+                    self.peers()?;
+                    if let Some(peers) = &mut self.peers {
+                        let serves = peers.serve_messages(&mut self.stack, of);
+                        serves.map_err(End::Peers)?;
+                    }
+                    continue;
+                }
+                Command::Messages(peer, of) => {
+                    self.peers()?.ask_messages(peer, of, now);
+                    continue;
+                }
                 Command::Play(wish) => {
                     self.peers()?;
                     if let Some(peers) = &mut self.peers
@@ -619,7 +635,11 @@ impl<'h, 'p> Host<'h, 'p> {
                     self.transfers += 1;
                 }
                 // Done above.
-                Command::RpingServe(_) | Command::Rping { .. } | Command::Play(_) => {}
+                Command::RpingServe(_)
+                | Command::Rping { .. }
+                | Command::MessagesServe(_)
+                | Command::Messages(..)
+                | Command::Play(_) => {}
             }
         }
     }

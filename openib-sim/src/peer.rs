@@ -1,11 +1,12 @@
 //! What a host of ours has for the RDMA programs of others to talk to: connections by the RDMA connection manager, each
-//! with a program of its own at the end (`rping`), and QPs that programs agree on by TCP (the pingpongs of
+//! with a program of its own at the end (`rping`, or messages both ways as `ucmatose` has them), and QPs that programs agree on by TCP (the pingpongs of
 //! `ibverbs-utils`, three programs of perftest). Either end of each.
 //!
 //! Belongs to a host and lives in its context; the host turns it in each of its rounds.
 
 mod endpoint;
 mod line;
+pub mod messages;
 mod perftest;
 pub mod pingpong;
 pub mod play;
@@ -25,6 +26,7 @@ use core_ib::{Instant, PKey, Psn};
 use endpoint::{Done, Endpoint};
 use ib_stack::ib_cm::{self, Accept, ConnId, Connect, Event, Listen, ip};
 use ib_stack::{CmNews, Stack};
+use messages::Messages;
 use mthca_hw::Hca;
 use perftest::Perftest;
 use platform_sim::machine::SimPlatform;
@@ -38,7 +40,7 @@ const CONNECTIONS: usize = 16;
 /// A neighbour is looked for so often, so long apart.
 const LOOKS: u32 = 50;
 const LOOK: Duration = Duration::from_millis(200);
-/// A client without a step for so long has no server any more.
+/// A client without a step for so long has no server any more; nor has an end of messages a peer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How far a connection has come.
@@ -76,6 +78,8 @@ impl fmt::Display for Stage {
 /// One connection, as it is seen from outside; it stays after its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerStatus {
+    /// Its program is not `rping`, but sends messages both ways; those are its rounds.
+    pub messages: bool,
     /// We asked for it.
     pub client: bool,
     /// How far it has come.
@@ -90,14 +94,39 @@ impl fmt::Display for PeerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = if self.client { "client" } else { "server" };
         let Self { rounds, bytes, .. } = self;
-        write!(f, "rping {end}: {rounds} rounds of {bytes} bytes, ")?;
+        match self.messages {
+            true => write!(f, "messages {end}: {rounds} each way of {bytes} bytes, ")?,
+            false => write!(f, "rping {end}: {rounds} rounds of {bytes} bytes, ")?,
+        }
         self.stage.fmt(f)
     }
 }
 
+#[derive(Clone)]
 enum Program {
     Server(Server),
     Client(Client),
+    /// Messages, and whether we asked.
+    Messages(Messages, bool),
+}
+
+impl Program {
+    /// Receives that it has posted, and bytes of each.
+    fn receives(&self) -> (usize, usize) {
+        match self {
+            Self::Messages(it, _) => (it.count as usize, it.len as usize),
+            _ => (endpoint::SLOTS, Advert::SIZE),
+        }
+    }
+
+    /// Is it cut short if it ends now, short of being over?
+    const fn is_under_way(&self) -> bool {
+        match self {
+            Self::Server(_) => false,
+            Self::Client(_) => true,
+            Self::Messages(it, _) => !it.is_through(),
+        }
+    }
 }
 
 /// One connection.
@@ -109,18 +138,20 @@ struct End<'h> {
     open: bool,
     /// It has been given up; completions are of no interest any more.
     over: bool,
+    /// The peer has disconnected.
+    left: bool,
     /// What came before the QP could send.
     early: Vec<WorkCompletion>,
     /// Which status is its own.
     status: usize,
-    /// A client that has not come any further by then gives up.
+    /// A client, or an end of messages, that has not come any further by then gives up.
     limit: Instant,
 }
 
 /// A connection that is wanted.
 struct Wanted {
     peer: SocketAddr,
-    client: Client,
+    program: Program,
     status: usize,
     looks: u32,
     next: Instant,
@@ -138,6 +169,8 @@ pub struct Peers<'h, 'p> {
     wanted: Vec<Wanted>,
     psn: u32,
     plays: Vec<Box<dyn Game<'h> + 'h>>,
+    /// What is served at the port of messages.
+    messages: Option<Messages>,
     /// All connections there have been.
     pub statuses: Vec<PeerStatus>,
     /// All pingpongs there have been.
@@ -184,6 +217,7 @@ impl<'h, 'p> Peers<'h, 'p> {
             wanted: Vec::new(),
             psn: machine.now().0 as u32,
             plays: Vec::new(),
+            messages: None,
             statuses: Vec::new(),
             played: Vec::new(),
         }))
@@ -213,17 +247,40 @@ impl<'h, 'p> Peers<'h, 'p> {
     /// Wants a connection to `peer`, for so many rounds with so many bytes.
     pub fn connect(&mut self, peer: SocketAddr, (rounds, len): (u32, u32), now: Instant) {
         let client = Client::new(rounds, len);
+        let bytes = client.len;
+        self.want(peer, Program::Client(client), bytes, now);
+    }
+
+    /// Serves so many messages of so many bytes each way, to all who ask from now on.
+    pub fn serve_messages(
+        &mut self,
+        stack: &mut HostStack<'h, 'p>,
+        of: (u32, u32),
+    ) -> Result<(), String> {
+        self.messages = Some(Messages::new(of.0, of.1));
+        self.listen(stack, messages::PORT)
+    }
+
+    /// Wants a connection to `peer`, for so many messages of so many bytes each way.
+    pub fn ask_messages(&mut self, peer: SocketAddr, (count, len): (u32, u32), now: Instant) {
+        let program = Program::Messages(Messages::new(count, len), true);
+        self.want(peer, program, len, now);
+    }
+
+    fn want(&mut self, peer: SocketAddr, program: Program, bytes: u32, now: Instant) {
+        let messages = matches!(program, Program::Messages(..));
         self.wanted.push(Wanted {
             peer,
-            client,
+            program,
             status: self.statuses.len(),
             looks: 0,
             next: now,
             asked: false,
         });
         self.statuses.push(PeerStatus {
+            messages,
             client: true,
-            bytes: client.len,
+            bytes,
             ..PeerStatus::default()
         });
     }
@@ -291,13 +348,20 @@ impl<'h, 'p> Peers<'h, 'p> {
                 _ => {}
             }
         }
+        any |= self.drain(stack, now)?;
+        Ok(self.silent(stack, now) || any)
+    }
+
+    /// Takes what the CQ has. Says whether there was anything.
+    fn drain(&mut self, stack: &mut HostStack<'h, 'p>, now: Instant) -> Result<bool, String> {
+        let mut any = false;
         loop {
             let mut found = [WorkCompletion::EMPTY; 8];
             let cq = self.hca.cq(self.cq).map_err(text)?;
             let count = cq.poll(&mut found).map_err(text)?;
             drop(cq);
             if count == 0 {
-                return Ok(self.silent(stack, now) || any);
+                return Ok(any);
             }
             any = true;
             for wc in found.iter().take(count) {
@@ -311,7 +375,7 @@ impl<'h, 'p> Peers<'h, 'p> {
         let mut any = false;
         let late = |end: &&End<'h>| !end.over && end.limit <= now;
         while let Some(conn) = self.ends.iter().find(late).map(|end| end.conn) {
-            let why = format!("the server is silent: nothing for {PATIENCE:?}");
+            let why = format!("the peer is silent: nothing for {PATIENCE:?}");
             self.failed(stack, conn, why, now);
             any = true;
         }
@@ -443,10 +507,18 @@ impl<'h, 'p> Peers<'h, 'p> {
                 self.over(conn, Stage::Failed(format!("no connection: {why:?}")));
             }
             Event::Disconnecting { conn, .. } => {
-                let client = self.place(conn).and_then(|at| self.ends.get(at));
-                let client = client
-                    .is_some_and(|end| !end.over && matches!(end.program, Program::Client(_)));
-                let stage = match client {
+                if let Some(at) = self.place(conn)
+                    && let Some(end) = self.ends.get_mut(at)
+                {
+                    end.left = true;
+                }
+                // The last message came before.
+                if let Err(error) = self.drain(stack, now) {
+                    log::warn!("what came before the end is not known: {error}");
+                }
+                let end = self.place(conn).and_then(|at| self.ends.get(at));
+                let cut = end.is_some_and(|end| !end.over && end.program.is_under_way());
+                let stage = match cut {
                     true => Stage::Failed("the peer disconnected".into()),
                     false => Stage::Ended,
                 };
@@ -483,13 +555,17 @@ impl<'h, 'p> Peers<'h, 'p> {
         if self.ends.len() >= CONNECTIONS {
             return Err(RejReason::NO_RESOURCES);
         }
-        let place = Endpoint::new(self.machine, self.hca, (self.pd, self.cq, self.port));
+        let of_messages = ip::service(ServiceId::PROTOCOL_TCP, messages::PORT);
+        let program = match &self.messages {
+            Some(of) if req.service_id == of_messages => Program::Messages(of.clone(), false),
+            _ => Program::Server(Server::default()),
+        };
+        let place = self.endpoint(&program);
         let place = place.map_err(|error| {
             log::warn!("a connection is refused: {error}");
             RejReason::NO_QP
         })?;
         let with = Accept::new(Some(place.qp), place.qpn, self.psn(), local);
-        let program = Program::Server(Server::default());
         let accepted = match stack.cm(self.port) {
             Some(cm) => cm.accept(conn, &with, now).map_err(text),
             None => Err(no_manager()),
@@ -499,9 +575,17 @@ impl<'h, 'p> Peers<'h, 'p> {
             return place.end(self.hca).map_err(|_| RejReason::NO_QP);
         }
         let status = self.statuses.len();
-        self.statuses.push(PeerStatus::default());
+        self.statuses.push(PeerStatus {
+            messages: matches!(program, Program::Messages(..)),
+            ..PeerStatus::default()
+        });
         self.ends.push(End::new(conn, place, program, status));
         Ok(())
+    }
+
+    fn endpoint(&self, program: &Program) -> Result<Endpoint<'h>, String> {
+        let at = (self.pd, self.cq, self.port);
+        Endpoint::new(self.machine, self.hca, at, program.receives())
     }
 
     /// The path that a connection was waiting for.
@@ -531,7 +615,7 @@ impl<'h, 'p> Peers<'h, 'p> {
         now: Instant,
     ) -> Result<(), String> {
         let wanted = self.wanted.get(at).ok_or("nobody wants it")?;
-        let (peer, client, status) = (wanted.peer, wanted.client, wanted.status);
+        let (peer, program, status) = (wanted.peer, wanted.program.clone(), wanted.status);
         let ours = stack.ip(0).and_then(|ip| {
             let mut own = ip.neighbours().addresses();
             let fits = |own: &(IpAddr, bool)| own.0.is_ipv4() == peer.is_ipv4() && own.1;
@@ -540,7 +624,7 @@ impl<'h, 'p> Peers<'h, 'p> {
         let from = SocketAddr::new(ours.ok_or("no address of that family")?, 0);
         let private: [u8; 92] = ip::private(from, peer.ip(), &[]).map_err(text)?;
         let mtu = record.mtu.mtu().ok_or("the path has no MTU")?;
-        let place = Endpoint::new(self.machine, self.hca, (self.pd, self.cq, self.port))?;
+        let place = self.endpoint(&program)?;
         let service = ip::service(ServiceId::PROTOCOL_TCP, peer.port());
         let with = Connect {
             qp: Some(place.qp),
@@ -552,7 +636,6 @@ impl<'h, 'p> Peers<'h, 'p> {
         let cm = stack.cm(self.port).ok_or_else(no_manager);
         match cm.and_then(|cm| cm.connect(&with, now).map_err(text)) {
             Ok(conn) => {
-                let program = Program::Client(client);
                 self.ends.push(End::new(conn, place, program, status));
                 Ok(())
             }
@@ -576,6 +659,14 @@ impl<'h, 'p> Peers<'h, 'p> {
                 let action = client.begin();
                 end.go(self.hca, action)
             }
+            Program::Messages(messages, _) => {
+                end.limit = now.after(PATIENCE);
+                let data = messages.data();
+                let filled = end.place.fill(&data);
+                filled
+                    .and_then(|()| end.place.send(self.hca, messages.len))
+                    .map(|()| false)
+            }
         };
         let early = core::mem::take(&mut end.early);
         self.stage(status, Stage::Running);
@@ -595,13 +686,14 @@ impl<'h, 'p> Peers<'h, 'p> {
             return end.early.push(wc);
         }
         let conn = end.conn;
-        if matches!(end.program, Program::Client(_)) {
+        if !matches!(end.program, Program::Server(_)) {
             end.limit = now.after(PATIENCE);
         }
         let went = end.done(self.hca, &wc);
         let (rounds, bytes) = match &end.program {
             Program::Server(server) => (server.rounds, server.len()),
             Program::Client(client) => (client.rounds, client.len),
+            Program::Messages(it, _) => (it.sent.min(it.received), it.len),
         };
         if let Some(status) = self.statuses.get_mut(end.status) {
             (status.rounds, status.bytes) = (rounds, bytes);
@@ -624,6 +716,9 @@ impl<'h, 'p> Peers<'h, 'p> {
                     && let Some(end) = self.ends.get_mut(at)
                 {
                     end.over = true;
+                    if end.left {
+                        return;
+                    }
                 }
                 self.disconnect(stack, conn, now);
             }
@@ -662,6 +757,7 @@ impl<'h> End<'h> {
             program,
             open: false,
             over: false,
+            left: false,
             early: Vec::new(),
             status,
             limit: Instant::NEVER,
@@ -673,6 +769,22 @@ impl<'h> End<'h> {
         if wc.status != WcStatus::Success {
             return Err(format!("{:?} of {:?}", wc.status, Done::of(wc.wr_id)));
         }
+        if let Program::Messages(messages, client) = &mut self.program {
+            match Done::of(wc.wr_id) {
+                Done::Received(slot) => {
+                    let found = self.place.message(slot, wc.byte_len)?;
+                    messages.came(wc.byte_len, &found)?;
+                }
+                _ => {
+                    messages.sent += 1;
+                    if messages.sent < messages.count {
+                        self.place.send(hca, messages.len)?;
+                    }
+                }
+            }
+            // The server disconnects: a client of `ucmatose` waits for that.
+            return Ok(!*client && messages.is_through());
+        }
         let action = match (Done::of(wc.wr_id), &mut self.program) {
             (Done::Received(slot), program) => {
                 if wc.byte_len as usize != Advert::SIZE {
@@ -683,6 +795,7 @@ impl<'h> End<'h> {
                 match program {
                     Program::Server(server) => server.heard(advert).map_err(text)?,
                     Program::Client(client) => client.heard(),
+                    Program::Messages(..) => return Ok(false),
                 }
             }
             (Done::Read, Program::Server(server)) => {

@@ -316,6 +316,11 @@ impl Served {
                 let host = host.ok_or("that is no host of ours")?;
                 crate::say!("{}", host.rping(&mut self.world, client)?);
             }
+            Command::Messages { node, of } => {
+                let host = self.ours.iter().find(|ours| ours.node == node);
+                let host = host.ok_or("that is no host of ours")?;
+                crate::say!("{}", host.messages(&mut self.world, of)?);
+            }
             Command::Pingpong { node, wish } => {
                 let host = self.ours.iter().find(|ours| ours.node == node);
                 let host = host.ok_or("that is no host of ours")?;

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use openib_sim::host::Command;
 use openib_sim::model::Model;
-use openib_sim::peer::{PeerStatus, Stage, rping};
+use openib_sim::peer::{PeerStatus, Stage, messages, rping};
 use openib_sim::sim::{Settings, SimHost};
 use openib_tests::scenario::{Family, Scenario};
 use platform_sim::fabric::Faults;
@@ -56,6 +56,7 @@ fn through(model: Model, seed: u64) {
         let family = if number == 2 { Family::V6 } else { Family::V4 };
         let status = whole(&mut scenario, number, family, (7, bytes));
         let expected = PeerStatus {
+            messages: false,
             client: true,
             stage: Stage::Ended,
             rounds: 7,
@@ -67,6 +68,7 @@ fn through(model: Model, seed: u64) {
     scenario.wait("the server's end", limit, |hosts| is_over(&hosts[2], 4));
     for (number, bytes) in sizes.into_iter().enumerate() {
         let expected = PeerStatus {
+            messages: false,
             client: false,
             stage: Stage::Ended,
             rounds: 7,
@@ -87,6 +89,41 @@ fn buffers_of_any_size_are_read_and_written_back_on_tavor() {
 #[test]
 fn buffers_of_any_size_are_read_and_written_back_on_sinai() {
     through(Model::Sinai, 32);
+}
+
+#[test]
+fn messages_go_both_ways_and_an_end_that_wants_others_says_so() {
+    for (model, seed) in [(Model::Tavor, 41), (Model::Arbel, 42), (Model::Sinai, 43)] {
+        let mut scenario = up(seed, model);
+        let mut number = 0;
+        let mut exchange = |served: (u32, u32), asked: (u32, u32)| {
+            let hosts = &scenario.sim.hosts;
+            hosts[2].remote.tell(Command::MessagesServe(served));
+            let to = SocketAddr::new(Family::V4.of(&hosts[2]).unwrap(), messages::PORT);
+            hosts[1].remote.tell(Command::Messages(to, asked));
+            let limit = Duration::from_secs(60);
+            scenario.wait("messages", limit, |hosts| {
+                is_over(&hosts[1], number) && is_over(&hosts[2], number)
+            });
+            number += 1;
+            [1, 2].map(|at| peers(&scenario.sim.hosts[at])[number - 1].clone())
+        };
+        for of in [(1, 16), (16, 1), (10, 100), (16, 65_536)] {
+            for (client, end) in [true, false].into_iter().zip(exchange(of, of)) {
+                let expected = PeerStatus {
+                    messages: true,
+                    client,
+                    stage: Stage::Ended,
+                    rounds: of.0,
+                    bytes: of.1,
+                };
+                assert_eq!(end, expected);
+            }
+        }
+        for end in exchange((10, 100), (10, 99)) {
+            assert!(matches!(end.stage, Stage::Failed(_)), "{end}");
+        }
+    }
 }
 
 #[test]
@@ -156,6 +193,6 @@ fn a_client_whose_server_dies_is_told_so() {
     let Stage::Failed(why) = peers(&scenario.sim.hosts[1])[0].stage.clone() else {
         panic!("no failure");
     };
-    let silent = why.starts_with("the server is silent") || why.starts_with("RetryExceeded");
+    let silent = why.starts_with("the peer is silent") || why.starts_with("RetryExceeded");
     assert!(silent, "{why}");
 }

@@ -1,6 +1,7 @@
 //! One end of an RC connection with memory of its own: a QP, and one registered piece of memory with a source, a sink,
 //! and places for short messages.
 
+use super::messages::NOTHING;
 use super::rping::{Advert, LARGEST};
 use core_ib::Qpn;
 use core_ib::platform::{DmaBuf, LetGo};
@@ -17,10 +18,8 @@ const SOURCE: usize = 0;
 const SINK: usize = LARGEST;
 const RECEIVED: usize = 2 * LARGEST;
 const PAGE: usize = 4096;
-const BYTES: usize = RECEIVED + PAGE;
 /// Receives that are posted, and messages that may be on their way.
 pub(super) const SLOTS: usize = 8;
-const TO_SEND: usize = RECEIVED + SLOTS * Advert::SIZE;
 
 /// What a request's completion is about, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +60,9 @@ pub(super) struct Endpoint<'h> {
     rkey: u32,
     memory: DmaBuf<'h, SimPlatform>,
     next: usize,
+    /// Receives, and bytes of each.
+    slots: usize,
+    slot: usize,
 }
 
 fn text(error: impl core::fmt::Display) -> String {
@@ -68,21 +70,24 @@ fn text(error: impl core::fmt::Display) -> String {
 }
 
 impl<'h> Endpoint<'h> {
-    /// A QP in INIT on `port`, with its receives posted.
+    /// A QP in INIT on `port`, with so many receives of so many bytes posted.
     pub(super) fn new(
         machine: &'h SimPlatform,
         hca: &Hca<'_, SimPlatform>,
         (pd, cq, port): (PdHandle, CqHandle, u8),
+        (slots, slot): (usize, usize),
     ) -> Result<Self, String> {
-        let memory = DmaBuf::new(machine, BYTES, PAGE).map_err(text)?;
+        let bytes = RECEIVED + slots * slot + SLOTS * Advert::SIZE;
+        let bytes = bytes.next_multiple_of(PAGE);
+        let memory = DmaBuf::new(machine, bytes, PAGE).map_err(text)?;
         let first = memory.addr();
-        let pages: Vec<_> = (0..BYTES / PAGE)
+        let pages: Vec<_> = (0..bytes / PAGE)
             .map(|page| first.plus((page * PAGE) as u64))
             .collect();
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let init = MrInit {
             iova: 0,
-            length: BYTES as u64,
+            length: bytes as u64,
             pages: &pages,
             page_shift: 12,
             access,
@@ -97,7 +102,7 @@ impl<'h> Endpoint<'h> {
             srq: None,
             caps: QpCaps {
                 max_send_wr: 2 * SLOTS as u32,
-                max_recv_wr: SLOTS as u32,
+                max_recv_wr: slots as u32,
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline: 0,
@@ -125,6 +130,8 @@ impl<'h> Endpoint<'h> {
             rkey: mr.rkey.0,
             memory,
             next: 0,
+            slots,
+            slot,
         };
         match end.begin(hca, port) {
             Ok(()) => Ok(end),
@@ -139,7 +146,7 @@ impl<'h> Endpoint<'h> {
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let (attr, mask) = init_attr(port, 0, rights);
         hca.modify_qp(self.qp, &attr, mask).map_err(text)?;
-        (0..SLOTS).try_for_each(|slot| self.receive(hca, slot))
+        (0..self.slots).try_for_each(|slot| self.receive(hca, slot))
     }
 
     /// Ends the QP and the region, and gives the memory back.
@@ -161,10 +168,11 @@ impl<'h> Endpoint<'h> {
 
     /// Posts the receive of this place.
     pub(super) fn receive(&self, hca: &Hca<'_, SimPlatform>, slot: usize) -> Result<(), String> {
-        let at = RECEIVED + slot * Advert::SIZE;
+        let at = RECEIVED + slot * self.slot;
+        self.memory.fill(at, self.slot, NOTHING).map_err(text)?;
         let request = RecvWr {
             wr_id: slot as u64,
-            sges: &[self.sge(at, Advert::SIZE as u32)],
+            sges: &[self.sge(at, self.slot as u32)],
         };
         let qp = hca.qp(self.qp).map_err(text)?;
         qp.post_recv(&[request]).map_err(text)
@@ -173,9 +181,20 @@ impl<'h> Endpoint<'h> {
     /// What came into this place.
     pub(super) fn received(&self, slot: usize) -> Result<Advert, String> {
         let mut bytes = [0; Advert::SIZE];
-        let at = RECEIVED + slot * Advert::SIZE;
+        let at = RECEIVED + slot * self.slot;
         self.memory.copy_out(at, &mut bytes).map_err(text)?;
         Ok(Advert::read(bytes))
+    }
+
+    /// As many bytes of it, where no more than that were to come.
+    pub(super) fn message(&self, slot: usize, len: u32) -> Result<Vec<u8>, String> {
+        let len = len.min(self.slot as u32);
+        self.bytes(RECEIVED + slot * self.slot, len)
+    }
+
+    /// Sends what is in the source.
+    pub(super) fn send(&self, hca: &Hca<'_, SimPlatform>, len: u32) -> Result<(), String> {
+        self.post(hca, SENT, SendOp::Send { imm: None }, self.sge(SOURCE, len))
     }
 
     fn post(
@@ -198,7 +217,7 @@ impl<'h> Endpoint<'h> {
 
     /// Sends a message.
     pub(super) fn say(&mut self, hca: &Hca<'_, SimPlatform>, advert: Advert) -> Result<(), String> {
-        let at = TO_SEND + self.next * Advert::SIZE;
+        let at = RECEIVED + self.slots * self.slot + self.next * Advert::SIZE;
         self.next = (self.next + 1) % SLOTS;
         self.memory.copy_in(at, &advert.to_bytes()).map_err(text)?;
         let sge = self.sge(at, Advert::SIZE as u32);
@@ -243,7 +262,7 @@ impl<'h> Endpoint<'h> {
 
     /// Puts `data` into the source, and nothing of it into the sink.
     pub(super) fn fill(&self, data: &[u8]) -> Result<(), String> {
-        self.memory.fill(SINK, LARGEST, 0xee).map_err(text)?;
+        self.memory.fill(SINK, LARGEST, NOTHING).map_err(text)?;
         self.memory.copy_in(SOURCE, data).map_err(text)
     }
 

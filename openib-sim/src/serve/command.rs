@@ -1,6 +1,7 @@
 //! What can be asked of a fabric while it runs: a line each, answered with a line that begins `ok` or `error`.
 
 use super::plan::node;
+use crate::peer::messages::MOST;
 use crate::peer::pingpong::{self, Kind};
 use crate::peer::play::Wish;
 use crate::peer::rping::{LARGEST, SMALLEST};
@@ -38,6 +39,13 @@ pub(super) enum Command {
         node: usize,
         client: Option<(IpAddr, u32, u32)>,
     },
+    /// `messages NODE`: what became of all connections for messages.
+    /// `messages NODE COUNT SIZE`: a host of ours serves so many each way to `ucmatose`, or to `rdma_client` (1 of 16).
+    /// `messages NODE COUNT SIZE ADDRESS`: it is the client, of `ucmatose` or `rdma_server`, to the end of it.
+    Messages {
+        node: usize,
+        of: Option<((u32, u32), Option<IpAddr>)>,
+    },
     /// `pingpong NODE`: what became of all pingpongs of a host of ours.
     /// `pingpong NODE rc|uc|ud|srq COUNT SIZE [ADDRESS]`: it serves the next client with so many messages of that size;
     /// or it is one, to the end of it.
@@ -70,6 +78,7 @@ impl Command {
             }),
             "ping" => ping(rest, topology),
             "rping" => rping(rest, topology),
+            "messages" => messages(rest, topology),
             "pingpong" => pingpong(rest, topology),
             "atomics" => perftest(Kind::Atomic, rest, topology),
             "reads" => perftest(Kind::Read, rest, topology),
@@ -85,7 +94,7 @@ impl Command {
                 Ok(Self::Mode { node, connected })
             }
             _ => Err(format!(
-                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping, pingpong, atomics, reads, writes"
+                "\"{word}\" is none of show, stop, down, up, faults, off, on, ping, mode, rping, messages, pingpong, atomics, reads, writes"
             )),
         }
     }
@@ -135,6 +144,33 @@ fn rping(text: &str, topology: &Topology) -> Result<Command, String> {
     Ok(Command::Rping {
         node: node(topology, name)?,
         client: Some((to, number(count)?, bytes)),
+    })
+}
+
+fn messages(text: &str, topology: &Topology) -> Result<Command, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (name, count, size, address) = match words[..] {
+        [name] => {
+            let node = node(topology, name)?;
+            return Ok(Command::Messages { node, of: None });
+        }
+        [name, count, size] => (name, count, size, None),
+        [name, count, size, address] => (name, count, size, Some(address)),
+        _ => return Err("messages takes a host of ours, a count, a size and an address".into()),
+    };
+    let within = |text: &str, most: u32| {
+        let number = text.parse::<u32>().ok();
+        let number = number.filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| format!("\"{text}\" is none of 1 to {most}"))
+    };
+    let to = address.map(|address| {
+        let to = address.parse::<IpAddr>();
+        to.map_err(|_| format!("\"{address}\" is no IP address"))
+    });
+    let of = (within(count, MOST)?, within(size, LARGEST as u32)?);
+    Ok(Command::Messages {
+        node: node(topology, name)?,
+        of: Some((of, to.transpose()?)),
     })
 }
 
@@ -404,6 +440,33 @@ mod tests {
         assert!(read("reads host-1 7").is_err());
         assert!(read("writes host-1 7 0").is_err());
         assert!(read("writes host-1 7 1048577").is_err());
+    }
+
+    #[test]
+    fn messages_are_served_or_asked_for_by_number_and_size() {
+        let node = 1;
+        let of = |of| Ok(Command::Messages { node, of });
+        assert_eq!(read("messages host-1"), of(None));
+        assert_eq!(read("messages host-1 10 100"), of(Some(((10, 100), None))));
+        let to = Some(IpAddr::from([10, 9, 1, 1]));
+        let asks = of(Some(((1, 16), to)));
+        assert_eq!(read("messages host-1 1 16 10.9.1.1"), asks);
+        for bad in [
+            "",
+            " 10",
+            " 0 16",
+            " 17 16",
+            " 1 0",
+            " 1 65537",
+            " 1 16 nowhere",
+            " 1 16 10.9.1.1 2",
+        ] {
+            let bad = format!(
+                "messages {}{bad}",
+                if bad.is_empty() { "nobody" } else { "host-1" }
+            );
+            assert!(read(&bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

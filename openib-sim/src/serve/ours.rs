@@ -6,7 +6,7 @@ use crate::host::{self, HostSpec, IpEnd, ManagerSpec, Phase, Remote};
 use crate::ip::IpHost;
 use crate::model::Model;
 use crate::peer::play::Wish;
-use crate::peer::{PeerStatus, Stage, rping};
+use crate::peer::{PeerStatus, Stage, messages, rping};
 use crate::sim::{addresses, first_port, hca_of, ipoib_profile, manager_profile};
 use core_ib::platform::Platform;
 use core_ib::{Instant, PKey};
@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// Between two echo requests, and how long an answer may take: the other end may be a guest whose processor is emulated.
 const INTERVAL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What a client of `rping` has time for.
+/// What a client over a connection has time for.
 const RPING_LIMIT: Duration = Duration::from_secs(25);
 
 /// The nodes that are hosts of ours: the first that are no guests, and have an InfiniHost's ports.
@@ -202,9 +202,42 @@ impl Ours {
             let lines: Vec<String> = seen.iter().map(ToString::to_string).collect();
             return Ok(lines.join("\n"));
         };
-        let before = self.remote.look(|status| clients(&status.peers).count());
         let peer = SocketAddr::new(peer, rping::PORT);
-        self.remote.tell(host::Command::Rping { peer, count, size });
+        self.client(world, host::Command::Rping { peer, count, size })
+    }
+
+    /// Says what became of all connections; or serves so many messages of so many bytes each way; or asks an address for
+    /// them, to the end of it.
+    pub fn messages(
+        &self,
+        world: &mut World,
+        of: Option<((u32, u32), Option<IpAddr>)>,
+    ) -> Result<String, String> {
+        if self.remote.look(|status| status.phase != Phase::Running) {
+            return Err(format!("{} is not running", self.name));
+        }
+        match of {
+            None => {
+                let seen = self.remote.look(|status| status.peers.clone());
+                let seen = seen.iter().filter(|seen| seen.messages);
+                let lines: Vec<String> = seen.map(ToString::to_string).collect();
+                Ok(lines.join("\n"))
+            }
+            Some((of, None)) => {
+                self.remote.tell(host::Command::MessagesServe(of));
+                Ok(String::new())
+            }
+            Some((of, Some(peer))) => {
+                let peer = SocketAddr::new(peer, messages::PORT);
+                self.client(world, host::Command::Messages(peer, of))
+            }
+        }
+    }
+
+    /// Is a client, to the end of it.
+    fn client(&self, world: &mut World, command: host::Command) -> Result<String, String> {
+        let before = self.remote.look(|status| clients(&status.peers).count());
+        self.remote.tell(command);
         let ours = |status: &host::HostStatus| clients(&status.peers).nth(before).cloned();
         let under_way = || {
             let seen = self.remote.look(ours);

@@ -9,6 +9,8 @@ pub const CASES: &[Case] = &[
     Case::new("ours: rping from the guest", from_guest),
     Case::new("ours: rping to the guest", to_guest),
     Case::new("ours: rping killed", killed),
+    Case::new("ours: ucmatose", ucmatose),
+    Case::new("ours: rdma_client and rdma_server", client_and_server),
 ];
 
 /// The guest asks; the host of ours reads and writes the guest's memory.
@@ -51,6 +53,66 @@ fn all_sizes(lab: &mut Lab, count: u32) -> Result<(), String> {
         holds(&said, &[&end])?;
     }
     Ok(())
+}
+
+/// Messages both ways between `ucmatose` and ours, over one connection and over several.
+fn ucmatose(lab: &mut Lab, terms: &Terms) -> Outcome {
+    let sizes: &[u32] = if terms.quick {
+        &[100]
+    } else {
+        &[1, 100, 4096, 65_536]
+    };
+    with_words(lab, 1, "until_ 150 ping -c 1 -W 1 10.9.0.2", 40)?;
+    for &size in sizes {
+        let of = format!("10 each way of {size} bytes, ended");
+        lab.command(&format!("messages ours-2 10 {size}"))?;
+        let ask = format!("ucmatose -s 10.9.0.2 -c 3 -C 10 -S {size}");
+        let said = lab.ok(1, &ask, 40)?;
+        holds(&said, &["data transfers complete", "return status 0"])?;
+        let seen = lab.command("messages ours-2")?;
+        let last = seen.iter().rev().take(3);
+        let whole = format!("messages server: {of}");
+        if last.filter(|line| line.contains(&whole)).count() != 3 {
+            return Err(seen.join("\n"));
+        }
+        let serve = format!("ucmatose -C 10 -S {size}");
+        let ask = format!("messages ours-2 10 {size} 10.9.1.1");
+        let served = to_server(lab, &serve, &ask, &of)?;
+        holds(&served, &["data transfers complete", "return status 0"])?;
+    }
+    let most = sizes.last().copied().unwrap_or_default();
+    Ok(format!(
+        "10 each way over 3 connections of the guest's and one of ours, up to {most} bytes"
+    ))
+}
+
+/// One message of 16 bytes each way.
+fn client_and_server(lab: &mut Lab, _: &Terms) -> Outcome {
+    with_words(lab, 1, "until_ 150 ping -c 1 -W 1 10.9.0.2", 40)?;
+    let of = "1 each way of 16 bytes, ended";
+    lab.command("messages ours-2 1 16")?;
+    let said = lab.ok(1, "rdma_client -s 10.9.0.2", 40)?;
+    holds(&said, &["rdma_client: end 0"])?;
+    let seen = lab.command("messages ours-2")?.pop().unwrap_or_default();
+    holds(&seen, &[&format!("messages server: {of}")])?;
+    let served = to_server(lab, "rdma_server", "messages ours-2 1 16 10.9.1.1", of)?;
+    holds(&served, &["rdma_server: end 0"])?;
+    Ok(of.into())
+}
+
+/// Ours asks a server of the guest's that ends by itself: what it said.
+fn to_server(lab: &mut Lab, serve: &str, ask: &str, of: &str) -> Outcome {
+    let server = lab.start_script(1, serve, 60)?;
+    let there = lab.ok(1, &Listens::Cm.script(), 20);
+    let asked = there.and_then(|_| lab.command(ask));
+    let client = format!("messages client: {of}");
+    let good = asked.and_then(|said| holds(&said.join("\n"), &[&client]));
+    if good.is_err() {
+        lab.guest(1)?.end(&server)?;
+    }
+    let served = lab.end_script(1, serve, &server)?;
+    good.map_err(|error| format!("{error}\nthe server said:\n{}", served.text))?;
+    served.good(1, serve)
 }
 
 /// The guest's client is killed in the middle of it, and the next one is served; then the guest's server is, under ours.
