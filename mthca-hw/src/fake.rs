@@ -99,6 +99,9 @@ pub struct Firmware {
     mem_free: bool,
     /// It says that it offloads checksums.
     pub checksums: bool,
+    /// Words of attached memory, and what was there at each SYNC_TPT.
+    pub watched: [u64; 2],
+    pub synced: Vec<[u64; 2]>,
     /// What QUERY_QP says.
     pub qp: QpContext,
     /// Pages behind ICM, by page; and how many the firmware has: its area, and auxiliary memory.
@@ -406,6 +409,9 @@ impl Firmware {
         match opcode {
             Opcode::SYS_EN | Opcode::INIT_HCA => self.debts += 1,
             Opcode::SYS_DIS | Opcode::CLOSE_HCA => self.debts -= 1,
+            Opcode::SYNC_TPT if self.watched[0] != 0 => {
+                self.synced.push(self.watched.map(|at| self.attached(at)));
+            }
             Opcode::QUERY_QPEE => put(output, &QpMailbox::new(0, self.qp)),
             Opcode::QUERY_FW => put(output, &firmware_info(self.mem_free)),
             Opcode::QUERY_DDR => put(output, &ddr_info()),
