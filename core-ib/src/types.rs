@@ -464,6 +464,9 @@ mod tests {
         let bytes = [1, 2, 3, 4, 5].map(|code| Mtu::from_code(code).map(Mtu::bytes));
         assert_eq!(bytes, [256, 512, 1024, 2048, 4096].map(Some));
         assert_eq!(Mtu::at_most(2047), Some(Mtu::Mtu1024));
+        for mtu in [1, 2, 3, 4, 5].map(Mtu::from_code) {
+            assert_eq!(mtu.map(Mtu::bytes).and_then(Mtu::at_most), mtu);
+        }
     }
 
     /// protocols A.2.

@@ -187,6 +187,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_alone_is_refused() {
+        let expected = VerbsError::InvalidMask {
+            missing: M::QKEY.bits(),
+            forbidden: 0,
+        };
+        let error = go(Ud, Reset, Init, M::PKEY_INDEX | M::PORT);
+        assert_eq!(error, Err(expected));
+    }
+
+    #[test]
+    fn the_current_state_that_is_named_decides_and_not_the_one_that_is_known() {
+        let attr = QpAttr {
+            state: Rts,
+            cur_state: Sqe,
+            ..QpAttr::EMPTY
+        };
+        let mask = M::STATE | M::CUR_STATE;
+        assert_eq!(check_modify(Ud, Rtr, &attr, mask), Ok(Rts));
+        let wrong = Err(VerbsError::InvalidState { object: "QP" });
+        assert_eq!(check_modify(Rc, Rts, &attr, mask), wrong);
+    }
+
+    #[test]
     fn a_special_qp_has_no_port_attribute() {
         for service in [Smi, Gsi] {
             assert_eq!(go(service, Reset, Init, M::PKEY_INDEX | M::QKEY), Ok(Init));

@@ -805,3 +805,14 @@ fn the_earliest_of_all_deadlines_is_waited_for() {
     let asked = desk.settle(&mut Vec::new());
     assert_eq!(asked, desk.now.after(Duration::from_secs(1)));
 }
+
+#[test]
+fn the_groups_of_a_partition_name_it_in_both_versions() {
+    let neigh = Neigh::new(&Heap, PKey(0x8123), &Profile::DEFAULT).unwrap();
+    let four = core::net::Ipv4Addr::new(224, 0, 0, 1).into();
+    let six = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into();
+    for group in [four, six] {
+        let mgid = neigh.mgid(group);
+        assert_eq!(mgid.0[4..6], [0x81, 0x23], "{mgid}");
+    }
+}

@@ -356,12 +356,19 @@ fn what_a_sender_must_not_do_is_answered_with_the_abort_of_the_table() {
         abort_earned_by(2, |rmpp| rmpp.flags |= RmppFlags::FIRST),
         abort_earned_by(2, |rmpp| rmpp.segment = 0),
         abort_earned_by(2, |rmpp| rmpp.flags |= RmppFlags::LAST), // of five
+        abort_earned_by(2, |rmpp| {
+            rmpp.flags |= RmppFlags::LAST; // likewise, and nothing else wrong
+            rmpp.length_or_window = 220;
+        }),
         abort_earned_by(5, |rmpp| rmpp.length_or_window = 221),
         abort_earned_by(5, |rmpp| rmpp.length_or_window = 19),
         abort_earned_by(5, |rmpp| rmpp.flags.remove(RmppFlags::LAST)),
         abort_earned_by(5, |_| {}),
     ];
-    assert_eq!(earned, [0, 125, 121, 124, 120, 120, 119, 119, 119, 119, 0]);
+    assert_eq!(
+        earned,
+        [0, 125, 121, 124, 120, 120, 119, 119, 119, 119, 119, 0]
+    );
 }
 
 /// An ACK that a sender of ten segments, of which one went out, must not believe: the status of its ABORT.
@@ -393,6 +400,27 @@ fn what_a_receiver_must_not_acknowledge_is_answered_with_the_abort_of_the_table(
         abort_earned_by_ack(1, 64, 0, 0),
     ];
     assert_eq!(earned, [0, 123, 122, 124, 125]);
+}
+
+#[test]
+fn a_segment_that_comes_before_another_is_told_at_once() {
+    let data = message(1000);
+    let sender = sender(&template(false), data.len(), 3);
+    let segment = |number: u32| {
+        let start = (number as usize - 1) * 200;
+        sender.segment(number, &data[start..][..200])
+    };
+    let mut receiver = RmppReceiver::new(&segment(1), 4, ms(0)).unwrap();
+    let mut buffer = [0; 1000];
+    let mut acked_after = |number| {
+        receiver.handle(&segment(number), &mut buffer, ms(0));
+        match receiver.poll(ms(0)) {
+            ReceiverNext::Control(ack) => Some(header(&ack).segment),
+            _ => None,
+        }
+    };
+    let acked = [1, 2, 4].map(&mut acked_after);
+    assert_eq!(acked, [Some(1), None, Some(2)], "the third is missing");
 }
 
 #[test]

@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bit_that_fell_over_is_found_by_both_checksums() {
+        let mut packet = [0; 8 + 12 + 4 + ICRC_LEN + VCRC_LEN];
+        packet[1] = 2; // LRH, then BTH
+        packet[5] = 7; // words, the VCRC not among them
+        seal(&mut packet).unwrap();
+        assert_eq!((check_icrc(&packet), check_vcrc(&packet)), (Ok(()), Ok(())));
+        packet[21] ^= 4;
+        assert!(check_icrc(&packet).is_err());
+        assert!(check_vcrc(&packet).is_err());
+    }
+
+    #[test]
     fn a_raw_packet_has_no_icrc() {
         let mut raw = [0; 26];
         raw[5] = 6;

@@ -112,3 +112,24 @@ impl<Q> Slot<Q> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_failed_rests_before_it_is_wanted_again() {
+        let path = AhAttr::default();
+        let mut slot = Slot::<()>::new(Role::Send, LinkAddress::default(), Instant(0));
+        slot.phase = Phase::Up;
+        assert!(slot.touch(&path, Instant(1)));
+        slot.fail(Instant(1));
+        assert_eq!(slot.phase, Phase::Failed);
+        slot.phase = Phase::Resting; // its QP has gone
+        let again = Instant(1).after(REST);
+        slot.touch(&path, Instant(again.0 - 1));
+        assert_eq!(slot.phase, Phase::Resting);
+        slot.touch(&path, again);
+        assert_eq!(slot.phase, Phase::Wanted);
+    }
+}

@@ -270,3 +270,15 @@ fn a_place_that_is_forgotten_leaves_no_frame_to_its_next_tenant() {
         (301_002, Listen(group(2)), &[Join(group(2), FULL, params())]),
     ]);
 }
+
+#[test]
+fn a_group_of_another_partition_is_none_of_ours() {
+    let mut desk = up();
+    let mut other = record(group(1), 0xc001, FULL);
+    other.p_key = core_ib::PKey(0x8001);
+    desk.is(&[
+        (1, Listen(group(1)), &[Join(group(1), FULL, params())]),
+        (2, Joined(group(1), Ok(other)), &[]),
+    ]);
+    assert_eq!(desk.link.statistics().bad_answers, 1);
+}

@@ -176,6 +176,52 @@ fn the_mtu_is_the_smaller_of_port_and_group() {
 }
 
 #[test]
+fn a_port_of_a_smaller_mtu_than_the_group_makes_the_mtu() {
+    let mut desk = up();
+    let smaller = PortView {
+        mtu: Some(Mtu::Mtu1024),
+        ..view()
+    };
+    let told = State(LinkState::Up { mtu: 1020 });
+    desk.is(&[(1, It(Event::Port(smaller)), &[told])]);
+}
+
+#[test]
+fn a_pkey_that_moved_in_the_table_is_followed() {
+    let mut desk = up();
+    let moved = PortView {
+        pkey_index: Some(3),
+        ..view()
+    };
+    desk.is(&[(
+        1,
+        port(PortEvent::PkeyChange, moved),
+        &[down(Starting), start(3, Q)],
+    )]);
+}
+
+#[test]
+fn no_path_of_before_outlives_the_going_of_its_port() {
+    let mut desk = up();
+    let gone = PortView {
+        active: false,
+        ..view()
+    };
+    desk.is(&[
+        (1, Send(1, peer(1)), &[Parked(1), Query(peer(1))]),
+        (2, Path(peer(1), Ok(path(9))), &[Sent(1, Lid(9))]),
+        (3, It(Event::Port(gone)), &[down(PortDown)]),
+        (
+            4,
+            It(Event::Port(view())),
+            &[down(Joining), Join(B, FULL, None)],
+        ),
+        (5, Joined(B, Ok(record(B, 0xc000, FULL))), &[UP]),
+        (6, Send(2, peer(1)), &[Parked(2), Query(peer(1))]),
+    ]);
+}
+
+#[test]
 fn a_lid_change_stops_no_interface_and_trusts_no_path() {
     let mut desk = up();
     let moved = PortView {

@@ -122,6 +122,28 @@ fn an_empty_table_is_a_table() {
 }
 
 #[test]
+fn a_table_of_one_record_in_one_mad_is_as_long_as_its_record() {
+    let mut world = World::new();
+    let query = NodeRecord::default();
+    world.sa.get_table(1, &query, ComponentMask::NONE).unwrap();
+    world.run(1);
+    let asked = world.sent[0].mad;
+    let mut answer = asked;
+    answer.0[3] = Method::GET_TABLE_RESP.0;
+    answer.0[44..46].copy_from_slice(&14_u16.to_be_bytes()); // 112 bytes
+    answer.0[56..].fill(7);
+    let received = world.received(answer);
+    world.sa.handle(&received, ms(1));
+    let next = world.sa.poll(ms(1));
+    let answer = Ok(SaAnswer::Table);
+    assert!(
+        matches!(next, SaNext::Done { cookie: 1, result, .. } if result == answer),
+        "{next:?}"
+    );
+    assert_eq!(world.sa.records::<NodeRecord>().count(), 1);
+}
+
+#[test]
 fn a_table_that_does_not_fit_is_an_error_that_says_how_long_it_is() {
     let mut world = World::new();
     world.peer.table = vec![1; 1120];
