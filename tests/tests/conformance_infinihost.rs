@@ -135,6 +135,8 @@ struct Wishes {
     breaks: [AtomicBool; 2],
     goes: [AtomicBool; 2],
     over: AtomicBool,
+    /// The case ends all that it makes: the HCAs are to close without it.
+    clean: AtomicBool,
     filter: Arc<Mutex<Option<Filter>>>,
 }
 
@@ -309,7 +311,11 @@ fn run_in(
             declared,
         };
         case(&rig);
-        drop(rig);
+        if asked.clean.load(Ordering::Relaxed) {
+            for hca in rig.hcas {
+                hca.close().map_err(|(_, busy)| busy).unwrap();
+            }
+        }
         asked.over.store(true, Ordering::Relaxed);
     });
     let mut unplugged = false;
@@ -411,4 +417,53 @@ fn several_contexts_at_once_in_many_interleavings() {
             ..machine::Config::default()
         });
     }
+}
+
+/// Contexts that make, use and end objects, beside each other and the interrupts, for some time of the wall's: a few
+/// seconds, or ten minutes. All requests complete, and nothing is left in HCA or driver.
+fn a_crowd(variant: Variant) {
+    let time = Duration::from_secs(if openib_tests::scenario::long() {
+        600
+    } else {
+        2
+    });
+    let config = machine::Config {
+        mode: machine::Mode::RealTime,
+        ..machine::Config::default()
+    };
+    let change = move |card: &mut Config| *card = Config::of(variant, card.node_guid);
+    run_in(config, &change, &DECLARED, move |rig| {
+        rig.wishes.clean.store(true, Ordering::Relaxed);
+        conformance::tools::activate(rig);
+        let before = [rig.hcas[0].left(), rig.hcas[1].left()];
+        let begin = std::time::Instant::now();
+        let tallies = Mutex::new(Vec::new());
+        rig.machine(Side::A).scope(|scope| {
+            for (who, name) in (1..).zip(["one", "two", "three", "four"]) {
+                let tallies = &tallies;
+                scope.spawn(name, move |_| {
+                    let tally = conformance::crowd::live(rig, who, &|| begin.elapsed() < time);
+                    tallies.lock().unwrap().push(tally);
+                });
+            }
+        });
+        for tally in tallies.into_inner().unwrap() {
+            println!("{variant:?}: {tally:?}");
+            assert!(tally.lives > 1);
+        }
+        for (hca, before) in rig.hcas.iter().zip(before) {
+            assert_eq!(hca.left(), before);
+            println!("{variant:?}: {:?}", hca.strays());
+        }
+    });
+}
+
+#[test]
+fn a_crowd_of_contexts_leaves_nothing_behind_on_tavor() {
+    a_crowd(Variant::Tavor);
+}
+
+#[test]
+fn a_crowd_of_contexts_leaves_nothing_behind_on_arbel() {
+    a_crowd(Variant::Arbel);
 }

@@ -11,14 +11,14 @@ use core_ib::verbs::{
 const SEND: SendOp = SendOp::Send { imm: None };
 
 /// Messages of a life.
-const MESSAGES: u64 = 6;
+pub(super) const MESSAGES: u64 = 6;
 /// Room for each.
-const ROOM: u64 = 8 << 10;
+pub(super) const ROOM: u64 = 8 << 10;
 /// Bytes of each piece of memory.
 const BYTES: usize = 64 << 10;
 
 /// Memory of a user: of A, of B, and what B lends to A.
-type Memory<'m, P> = [DmaBuf<'m, P>; 3];
+pub(super) type Memory<'m, P> = [DmaBuf<'m, P>; 3];
 
 /// verbs 1.5: two users, each with connections of its own between the same two HCAs, one after the other. Every message
 /// arrives whole, every request completes once or its QP is gone, and everything can be ended at any moment.
@@ -31,10 +31,9 @@ pub fn connections_come_and_go_beside_others<R: Rig>(rig: &R) {
 }
 
 fn live<R: Rig>(rig: &R, who: u64, count: u64) {
-    let mut memory = [Side::A, Side::B, Side::B]
-        .map(|side| DmaBuf::new(rig.machine(side), BYTES, 4096).unwrap());
+    let mut memory = memory_of(rig);
     for number in 0..count {
-        let link = begin(rig, memory);
+        let link = begin(rig, QpType::Rc, memory);
         exchange(&link, who << 8 | number);
         match (number + who) % 4 {
             0 => with_all_outstanding(&link),
@@ -46,8 +45,17 @@ fn live<R: Rig>(rig: &R, who: u64, count: u64) {
     }
 }
 
+/// Memory of a new user.
+pub(super) fn memory_of<R: Rig>(rig: &R) -> Memory<'_, R::Machine> {
+    [Side::A, Side::B, Side::B].map(|side| DmaBuf::new(rig.machine(side), BYTES, 4096).unwrap())
+}
+
 /// A connection, and all that it takes.
-fn begin<'r, R: Rig>(rig: &'r R, memory: Memory<'r, R::Machine>) -> Link<'r, R> {
+pub(super) fn begin<'r, R: Rig>(
+    rig: &'r R,
+    service: QpType,
+    memory: Memory<'r, R::Machine>,
+) -> Link<'r, R> {
     let [of_a, of_b, lent] = memory;
     let buffer = |side, pd, memory: DmaBuf<'r, R::Machine>, access| {
         let (iova, len) = (Buffer::<R::Machine>::IOVA, memory.len() as u64);
@@ -71,13 +79,16 @@ fn begin<'r, R: Rig>(rig: &'r R, memory: Memory<'r, R::Machine>) -> Link<'r, R> 
     };
     let (a, b) = (station(Side::A, of_a), station(Side::B, of_b));
     let qp = |station: &Station<'r, R>| {
-        let mut init = qp_init(QpType::Rc, station.cq);
+        let mut init = qp_init(service, station.cq);
         (init.caps.max_send_wr, init.caps.max_recv_wr) = (16, 16);
         station.create(&init)
     };
-    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let mut rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    if service == QpType::Rc {
+        rights |= Access::REMOTE_READ;
+    }
     let link = Link {
-        service: QpType::Rc,
+        service,
         qa: qp(&a),
         qb: qp(&b),
         remote: buffer(Side::B, b.pd, lent, rights),
@@ -91,7 +102,7 @@ fn begin<'r, R: Rig>(rig: &'r R, memory: Memory<'r, R::Machine>) -> Link<'r, R> 
 }
 
 /// Everything goes, whatever is still under way.
-fn end<'r, R: Rig>(link: Link<'r, R>) -> Memory<'r, R::Machine> {
+pub(super) fn end<'r, R: Rig>(link: Link<'r, R>) -> Memory<'r, R::Machine> {
     let (hca_a, hca_b) = (link.a.hca(), link.b.hca());
     hca_a.destroy_qp(link.qa.handle).unwrap();
     hca_b.destroy_qp(link.qb.handle).unwrap();
@@ -108,13 +119,13 @@ fn end<'r, R: Rig>(link: Link<'r, R>) -> Memory<'r, R::Machine> {
     ]
 }
 
-fn pattern(seed: u64, len: u64) -> Vec<u8> {
+pub(super) fn pattern(seed: u64, len: u64) -> Vec<u8> {
     let byte = |at| ((at + seed * 7) % 251) as u8;
     (0..len).map(byte).collect()
 }
 
 /// Messages from A to B, what is written and what is read back: all of it is checked.
-fn exchange<R: Rig>(link: &Link<'_, R>, seed: u64) {
+pub(super) fn exchange<R: Rig>(link: &Link<'_, R>, seed: u64) {
     let (a, b) = (&link.a, &link.b);
     let length = |n: u64| 1 + (seed * 31 + n * 997) % (ROOM - 1);
     for n in 0..MESSAGES {
@@ -150,6 +161,9 @@ fn exchange<R: Rig>(link: &Link<'_, R>, seed: u64) {
         link.carry_out(write, 0, ROOM as u32).status,
         WcStatus::Success
     );
+    if link.service != QpType::Rc {
+        return;
+    }
     let read = SendOp::RdmaRead { remote: link.at(0) };
     let wc = link.carry_out(read, ROOM, ROOM as u32);
     assert_eq!(
@@ -160,7 +174,7 @@ fn exchange<R: Rig>(link: &Link<'_, R>, seed: u64) {
 }
 
 /// Requests of every kind, of which some have a receive and some wait for one.
-fn with_all_outstanding<R: Rig>(link: &Link<'_, R>) {
+pub(super) fn with_all_outstanding<R: Rig>(link: &Link<'_, R>) {
     for n in 0..3 {
         link.b
             .receive(link.qb.handle, n, &[link.b.buffer.sge(0, 4096)]);
@@ -172,7 +186,7 @@ fn with_all_outstanding<R: Rig>(link: &Link<'_, R>) {
 }
 
 /// Both ends stop in the midst of it: each request completes, once, in its order.
-fn by_way_of_err<R: Rig>(link: &Link<'_, R>) {
+pub(super) fn by_way_of_err<R: Rig>(link: &Link<'_, R>) {
     with_all_outstanding(link);
     for side in Side::BOTH {
         let (station, qp) = (link.station(side), link.qp(side).handle);
@@ -191,7 +205,7 @@ fn by_way_of_err<R: Rig>(link: &Link<'_, R>) {
 }
 
 /// Both ends are reset with requests outstanding, and go on as new.
-fn anew<R: Rig>(link: &Link<'_, R>, seed: u64) {
+pub(super) fn anew<R: Rig>(link: &Link<'_, R>, seed: u64) {
     with_all_outstanding(link);
     for side in Side::BOTH {
         let (station, qp) = (link.station(side), link.qp(side).handle);

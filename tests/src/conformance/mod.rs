@@ -20,6 +20,7 @@ pub mod checksums;
 pub mod churn;
 pub mod connected;
 pub mod cq;
+pub mod crowd;
 pub mod failure;
 pub mod fmr;
 pub mod hca_and_port;
