@@ -159,6 +159,15 @@ impl<'p, P: Platform> Bells<'p, P> {
         self.memory.set(bell.at as usize, record);
     }
 
+    /// What its counter says.
+    #[cfg(test)]
+    pub fn counter(&self, bell: Bell) -> u32 {
+        let mut counter = [0; 4];
+        let at = bell.at as usize * RECORD as usize;
+        self.memory.copy_out(at, &mut counter).unwrap();
+        u32::from_be_bytes(counter)
+    }
+
     /// The record itself, for who stores to it often.
     #[inline]
     pub fn word(&self, bell: Bell) -> Option<DmaLong<'_>> {

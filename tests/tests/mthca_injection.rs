@@ -12,10 +12,11 @@ use bench::{Bench, FAULTS, Fault, Snapshot, open};
 use core::time::Duration;
 use core_ib::Guid;
 use core_ib::platform::NoWake;
-use core_ib::verbs::{Device, VerbsError};
-use hca_abi::infinihost::cmd::Opcode;
+use core_ib::verbs::{CqInit, Device, Owner, QpType, VerbsError};
+use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use kinds::KINDS;
-use mthca_hw::{Hca, Interrupts};
+use mthca_hw::{Hca, Interrupts, Profile};
+use openib_tests::conformance::tools::{MGID, MLID, qp_init};
 use platform_sim::hca::infinihost::{CommandFault, Config, InfiniHost, Variant};
 use platform_sim::machine::{self, Nowhere, SimPlatform, World};
 
@@ -213,4 +214,50 @@ fn every_fault_is_one_that_the_driver_meets() {
         let hca = Hca::open(machine, &NoWake, &bench::PROFILE);
         assert!(hca.is_err() && nth.disarm(machine).is_some());
     });
+}
+
+/// A group whose bucket is taken has an entry of the overflow, which is chained last: if that fails it is free again.
+#[test]
+fn a_group_that_could_not_be_chained_takes_no_entry() {
+    for variant in [Variant::Tavor, Variant::Arbel] {
+        alone(variant, |machine| {
+            let profile = Profile {
+                mcast_groups: 1,
+                ..bench::PROFILE
+            };
+            let hca = Hca::open(machine, &NoWake, &profile).unwrap();
+            let pd = hca.alloc_pd().unwrap();
+            let init = CqInit {
+                cqe: 15,
+                vector: 0,
+                owner: Owner::Kernel,
+            };
+            let cq = hca.create_cq(&init).unwrap().handle;
+            let qp = hca.create_qp(pd, &qp_init(QpType::Ud, cq)).unwrap().handle;
+            let group = |last: u8| {
+                let mut gid = MGID;
+                gid.0[15] = last;
+                gid
+            };
+            hca.attach_mcast(qp, group(1), MLID).unwrap();
+            // MGID_HASH, READ_MGM, WRITE_MGM of the new entry, and of the one before it.
+            let fault = Fault::Command(CommandFault::Refused(CmdStatus::INTERNAL_ERR));
+            fault.arm(machine, 4);
+            assert!(hca.attach_mcast(qp, group(2), MLID).is_err());
+            assert_eq!(fault.disarm(machine), Some(Opcode::WRITE_MGM));
+            assert_eq!(hca.attach_mcast(qp, group(2), MLID), Ok(()));
+            let full = hca.attach_mcast(qp, group(3), MLID);
+            assert!(
+                matches!(full, Err(VerbsError::NoResources { .. })),
+                "{full:?}"
+            );
+            for last in [2, 1] {
+                hca.detach_mcast(qp, group(last), MLID).unwrap();
+            }
+            hca.destroy_qp(qp).unwrap();
+            hca.destroy_cq(cq).unwrap();
+            hca.dealloc_pd(pd).unwrap();
+            hca.close().map_err(|(_, error)| error).unwrap();
+        });
+    }
 }

@@ -910,6 +910,29 @@ fn a_reset_qp_starts_anew() {
 }
 
 #[test]
+fn the_records_of_a_reset_qp_count_from_0() {
+    let machine = Machine::sinai();
+    let rig = Rig::new(&machine, QpType::Rc);
+    let counters = || {
+        let bells = rig.hca.core_for_tests().bells.as_ref().unwrap();
+        let place = rig.qp.index();
+        [bells.send(place), bells.receive(place)].map(|bell| bells.counter(bell))
+    };
+    let list: Vec<SendWr<'_>> = (0..3).map(|id| wr(id, SEND, &[])).collect();
+    rig.send(&list).unwrap();
+    let sges = [sge(0, 8)];
+    let receives = [0, 1].map(|wr_id| RecvWr { wr_id, sges: &sges });
+    rig.recv(&receives).unwrap();
+    assert_eq!(counters(), [3, 2]);
+    let attr = QpAttr {
+        state: QpState::Reset,
+        ..QpAttr::EMPTY
+    };
+    rig.hca.modify_qp(rig.qp, &attr, M::STATE).unwrap();
+    assert_eq!(counters(), [0, 0]);
+}
+
+#[test]
 fn an_armed_cq_rings_as_published_and_arming_for_less_does_not_take_back_more() {
     let machine = Machine::new();
     let rig = Rig::new(&machine, QpType::Ud);
