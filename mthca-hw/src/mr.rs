@@ -417,6 +417,10 @@ impl<P: Platform> Inner<'_, P> {
         init.map_or(Ok(()), check_pages)?;
         let mut home = pd.map(|pd| self.enter_pd(pd)).transpose()?;
         let result = self.with_mr(mr, |region| {
+            if init.is_none() && region.room.is_none() {
+                // An earlier call gave its pages up and got no others: verbs 7.7.
+                return Err(VerbsError::InvalidState { object: Mr::NAME });
+            }
             self.invalidate(mr, region)?;
             if let Some(home) = home.take() {
                 self.leave_pd(core::mem::replace(&mut region.pd, home.index));
@@ -426,7 +430,7 @@ impl<P: Platform> Inner<'_, P> {
                 if let Some(old) = region.room.take() {
                     self.mtt.give(old);
                 }
-                // From here on an error leaves a region that is good for deregistering alone (verbs 7.7).
+                // From here on an error leaves a region that is good for deregistering or for new pages (verbs 7.7).
                 region.room = Some(self.translate(init)?);
                 region.iova = init.iova;
                 region.length = init.length;

@@ -8,10 +8,10 @@ use crate::fake::{GUID, Machine, Reply};
 use crate::health::End;
 use crate::{Hca, Interrupts, OpenCause, OpenError, Profile};
 use core::time::Duration;
-use core_ib::platform::{Caching, NoWake, Platform};
+use core_ib::platform::{Caching, DmaAddr, NoWake, Platform};
 use core_ib::verbs::{
-    AsyncEvent, CqInit, Device, DeviceModify, Owner, PortEvent, QpCaps, QpInit, QpType, Signaling,
-    VerbsError,
+    Access, AsyncEvent, CqInit, Device, DeviceModify, MrInit, Owner, PortEvent, QpCaps, QpInit,
+    QpType, Signaling, VerbsError,
 };
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
 use hca_abi::infinihost::cq::CqContext;
@@ -462,6 +462,47 @@ fn a_qp_can_have_two_queues_of_the_length_that_is_reported_and_no_longer_ones() 
 }
 
 /// verbs 10.1.
+/// Its translations are gone, and what lies at the beginning of the table is somebody else's.
+#[test]
+fn a_region_that_lost_its_pages_is_good_for_new_ones_or_for_deregistering_and_nothing_else() {
+    for machine in BOTH.map(|make| make()) {
+        let hca = open(&machine);
+        let pd = hca.alloc_pd().unwrap();
+        let access = Access::LOCAL_WRITE;
+        let page = |at: u64| DmaAddr::new(at << 12);
+        let pages: Vec<DmaAddr> = (1..=u64::from(Profile::SMALL.mtt_pages) + 8)
+            .map(page)
+            .collect();
+        let init = |count: usize| MrInit {
+            iova: 0,
+            length: (count as u64) << 12,
+            pages: &pages[..count],
+            page_shift: 12,
+            access,
+        };
+        // SAFETY: the fake HCA reaches no memory by key.
+        let mr = unsafe { hca.reg_mr(pd, &init(1)) }.unwrap().handle;
+        let (long, short) = (init(pages.len()), init(2));
+        // SAFETY: as above.
+        let again = |init, access| unsafe { hca.rereg_mr(mr, None, init, access) };
+        let too_long = again(Some(&long), None);
+        let entry = "mtt_pages";
+        assert!(matches!(too_long, Err(VerbsError::NoResources { entry: e, .. }) if e == entry));
+        let told = machine.firmware().seen.len();
+        let object = "MR";
+        let unusable = Err(VerbsError::InvalidState { object });
+        assert_eq!(again(None, Some(access)), unusable);
+        assert_eq!(
+            machine.firmware().seen.len(),
+            told,
+            "the HCA hears of nothing"
+        );
+        assert!(again(Some(&short), None).is_ok());
+        assert_eq!(hca.dereg_mr(mr), Ok(()));
+        assert_eq!(hca.dealloc_pd(pd), Ok(()));
+    }
+}
+
 #[test]
 fn a_cq_that_fired_before_it_was_destroyed_has_nothing_to_say_afterwards() {
     let machine = Machine::new();
