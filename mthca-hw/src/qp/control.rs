@@ -9,8 +9,10 @@ use super::recv::RecvQueue;
 use super::send::SendQueue;
 use crate::cmd::CmdError;
 use crate::cmd::table::{ModifyQp, QpToError, QpToReset, QpToSqd, QueryQp};
+use crate::eq::Which;
 use crate::extents::{Extent, order_of};
 use crate::inner::Inner;
+use crate::isr::Arm;
 use crate::mr::Ring;
 use crate::pd::InPd;
 use crate::user::Lent;
@@ -255,6 +257,10 @@ impl<'p, P: Platform> Inner<'p, P> {
             self.close_port_of(&qp, control);
             // While it is still known, so that requests of an SRQ find their way back.
             self.purge_cqs(&qp);
+            if is_special(qp.service) {
+                // Its number carries no tag: what is still in the queue of events must not meet the next owner.
+                self.drain(Which::Async, Arm::IfAny);
+            }
             place.withdraw();
             let sq = place.sq.with(core::mem::take);
             let rq = place.rq.with(core::mem::take);

@@ -6,13 +6,15 @@ mod lists;
 
 use crate::fake::{Machine, Reply};
 use crate::tests::open;
-use crate::{Hca, StrayCounts};
+use crate::{Hca, Interrupts, Profile, StrayCounts};
 use core::sync::atomic::{AtomicU32, Ordering};
+use core_ib::platform::NoWake;
 use core_ib::verbs::{
-    AhAttr, AhHandle, CompletionQueue, CqHandle, CqInit, Device, DeviceCaps, GlobalRoute, Imm,
-    NotifyKind, Owner, PdHandle, PostCause, PostError, QpAttr, QpAttrMask as M, QpCaps, QpHandle,
-    QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge, SharedReceiveQueue,
-    Signaling, SrqInit, Verbs, VerbsError, WcFlags, WcOpcode, WcStatus, WorkCompletion,
+    AhAttr, AhHandle, AsyncEvent, CompletionQueue, CqHandle, CqInit, Device, DeviceCaps,
+    GlobalRoute, Imm, NotifyKind, Owner, PdHandle, PostCause, PostError, QpAttr, QpAttrMask as M,
+    QpCaps, QpEvent, QpHandle, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendOp,
+    SendWr, Sge, SharedReceiveQueue, Signaling, SrqInit, Verbs, VerbsError, WcFlags, WcOpcode,
+    WcStatus, WorkCompletion,
 };
 use core_ib::{Gid, LKey, Lid, PKey, Psn, QKey, Qpn, RKey, Sl};
 use hca_abi::infinihost::cmd::{CmdStatus, Opcode};
@@ -1058,6 +1060,35 @@ fn a_gsi_packet_is_gathered_from_headers_payload_and_room_for_the_icrc() {
         Err(VerbsError::Busy { object: "GSI", .. })
     ));
     let _ = PKey::DEFAULT;
+}
+
+/// Its number carries no tag: the next one has the same.
+#[test]
+fn what_happened_to_a_special_qp_is_not_told_of_the_next_one() {
+    let polled = Profile {
+        interrupts: Interrupts::None,
+        ..Profile::SMALL
+    };
+    for (service, at) in [(QpType::Smi, 0), (QpType::Gsi, 2)] {
+        let machine = Machine::new();
+        let hca = Hca::open(&machine, &NoWake, &polled).unwrap();
+        let rig = Rig::on(&machine, hca, service, CAPS);
+        let mut eqe = Eqe::ZERO;
+        eqe.set_event_type(EventType::WQ_CATASTROPHIC)
+            .set_number(rig.hca.plan().special_qps + at);
+        machine.event(2, eqe); // and nobody has looked yet
+        rig.hca.destroy_qp(rig.qp).unwrap();
+        let next = rig
+            .hca
+            .create_qp(rig.pd, &init(service, rig.cq, CAPS))
+            .unwrap();
+        rig.hca.poll_events();
+        assert_eq!(rig.hca.next_async_event(), None);
+        machine.event(2, eqe);
+        rig.hca.poll_events();
+        let told = AsyncEvent::Qp(next.handle, QpEvent::Fatal);
+        assert_eq!(rig.hca.next_async_event(), Some(told));
+    }
 }
 
 #[test]
