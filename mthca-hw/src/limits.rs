@@ -249,6 +249,8 @@ fn power(field: &'static str, log: u8) -> Result<u32, LimitsError> {
 
 /// Most auxiliary memory that is taken for an honest answer: 1 GB.
 const MAX_AUX_PAGES: u64 = 1 << 18;
+/// Longest work queue: sixteen bits count what stands behind an error, and say the limit of an SRQ. infinihost 4.5.2, 3.12.
+const MOST_REQUESTS: u32 = 1 << 16;
 /// Logarithm of the longest work queue of the M-mode: four bits in its context.
 const M_LOG_MAX_QUEUE: u8 = 15;
 /// Most UAR pages of the M-mode: their logarithm has four bits in INIT_HCA.
@@ -398,8 +400,11 @@ impl Limits {
         self.log_max_avs = dev.log_max_avs().min(24);
         self.log_max_mcgs = dev.log_max_groups().min(24);
         // One WQE of a queue is never used: infinihost 5.1.
-        self.max_wr = power("work requests", dev.log_max_qp_size())?.saturating_sub(1);
-        self.max_srq_wr = power("SRQ requests", dev.log_max_srq_size())?.saturating_sub(1);
+        let longest = |field, log| {
+            power(field, log).map(|requests| requests.min(MOST_REQUESTS).saturating_sub(1))
+        };
+        self.max_wr = longest("work requests", dev.log_max_qp_size())?;
+        self.max_srq_wr = longest("SRQ requests", dev.log_max_srq_size())?;
         self.max_cqe = power("CQ entries", dev.log_max_cq_size())?.saturating_sub(1);
         let max_wqe = u32::from(dev.max_descriptor());
         self.max_wqe = max_wqe.min(u32::from(MAX_UNITS) * UNIT as u32);
@@ -565,6 +570,17 @@ mod tests {
         dev.set_ports(3);
         let refused = Limits::default().note_device(&dev, 8 << 20);
         assert_eq!(refused, Err(LimitsError::Ports { found: 3 }));
+    }
+
+    #[test]
+    fn no_queue_is_longer_than_sixteen_bits_can_count() {
+        let mut dev = DevLim::ZERO;
+        dev.set_ports(1)
+            .set_log_max_qp_size(20)
+            .set_log_max_srq_size(20);
+        let mut limits = Limits::default();
+        limits.note_device(&dev, 8 << 20).unwrap();
+        assert_eq!((limits.max_wr, limits.max_srq_wr), (65535, 65535));
     }
 
     proptest! {
