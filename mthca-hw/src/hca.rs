@@ -283,8 +283,10 @@ impl<P: Platform> Inner<'_, P> {
         }
         while let Some(index) = self.cq_marks.take() {
             let place = self.cq_places.get(index as usize);
-            if let Some(syndrome) = place.and_then(|place| place.take_error())
+            if let Some((owner, syndrome)) = place.and_then(|place| place.take_error())
                 && let Some(cq) = self.cqs.handle_at(index)
+                // The next to have the place has its number there before its handle is found.
+                && place.is_some_and(|place| place.number() == owner)
             {
                 return Some(AsyncEvent::Cq(cq, syndrome));
             }

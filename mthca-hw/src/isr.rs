@@ -214,7 +214,7 @@ impl<'p, P: Platform> Inner<'p, P> {
     fn note_cq_error(&self, cqn: u32, syndrome: u8) {
         match self.cq_by_number(cqn) {
             Some((index, place)) => {
-                place.note_error(syndrome);
+                place.note_error(cqn, syndrome);
                 self.cq_marks.set(index);
             }
             None => Strays::count(&self.strays.cqn),

@@ -68,8 +68,8 @@ pub(crate) struct CqPlace<'p, P: Platform> {
     number: AtomicU32,
     /// Upper half: life number of the CQ. [`FIRED`]: an event waits to be taken.
     ready: AtomicU64,
-    /// A bit and the syndrome, until the event is taken.
-    error: AtomicU32,
+    /// A bit and the syndrome, until the event is taken. Upper half: the number of the CQ that they are of.
+    error: AtomicU64,
     /// It was armed for any completion, and has not fired since.
     pub armed_any: AtomicBool,
     /// M: what arming it for any completion says ([`MArming`]), with the sequence number by which the HCA tells it from
@@ -86,7 +86,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
             queue: machine.lock("CQ", false, CqQueue::default()),
             number: AtomicU32::new(NONE),
             ready: AtomicU64::new(0),
-            error: AtomicU32::new(0),
+            error: AtomicU64::new((NONE as u64) << 32),
             armed_any: AtomicBool::new(false),
             arming: AtomicU64::new(0),
             users: Users::closed(),
@@ -120,7 +120,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
 
     /// From here on events find the CQ, whose number and life number these are.
     pub fn publish(&self, number: u32, generation: u32, health: &Health) {
-        self.error.store(0, Ordering::Relaxed);
+        self.error.swap(u64::from(number) << 32, Ordering::AcqRel);
         self.armed_any.store(false, Ordering::Relaxed);
         let first = MCqDoorbell {
             sequence: 1, // infinihost 4.5.4
@@ -143,6 +143,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
     /// From here on they do not. Nobody takes a firing of what is gone: verbs 10.1.
     fn withdraw(&self, generation: u32) {
         self.number.store(NONE, Ordering::Release);
+        self.error.swap(u64::from(NONE) << 32, Ordering::AcqRel);
         let next = u64::from(generation.wrapping_add(1)) << 32;
         self.ready.store(next, Ordering::Release);
     }
@@ -161,16 +162,23 @@ impl<'p, P: Platform> CqPlace<'p, P> {
             .is_ok()
     }
 
-    /// It failed. Any context.
-    pub fn note_error(&self, syndrome: u8) {
-        let noted = 0x100 | u32::from(syndrome);
-        self.error.store(noted, Ordering::Release);
+    /// CQ `number` failed, if it is still there. Any context.
+    pub fn note_error(&self, number: u32, syndrome: u8) {
+        let noted = u64::from(number) << 32 | 0x100 | u64::from(syndrome);
+        let note = |word: u64| (word >> 32 == u64::from(number)).then_some(noted);
+        // Of a CQ that has taken its place since, nothing changes.
+        let _ = self
+            .error
+            .try_update(Ordering::AcqRel, Ordering::Acquire, note);
     }
 
-    /// Takes the failure. Any context.
-    pub fn take_error(&self) -> Option<u8> {
-        let noted = self.error.swap(0, Ordering::AcqRel);
-        (noted != 0).then_some(noted as u8)
+    /// Takes the failure, and says which CQ's it is. Any context.
+    pub fn take_error(&self) -> Option<(u32, u8)> {
+        let quiet = |word: u64| (word as u32 != 0).then_some(word >> 32 << 32);
+        let taken = self
+            .error
+            .try_update(Ordering::AcqRel, Ordering::Acquire, quiet);
+        taken.ok().map(|word| ((word >> 32) as u32, word as u8))
     }
 }
 
@@ -387,7 +395,6 @@ impl<'p, P: Platform> Inner<'p, P> {
             }
             self.end_cq_ring(control.ring.take(), entries);
             self.leave_user(control.lent.take());
-            place.error.store(0, Ordering::Relaxed);
             Ok(())
         })
     }
@@ -515,5 +522,29 @@ impl<'p, P: Platform> Inner<'p, P> {
             let number = place.number();
             place.queue.with(|queue| queue.purge(self, number, qpn));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Machine;
+
+    #[test]
+    fn a_failure_of_who_was_there_before_is_not_the_next_ones() {
+        let machine = Machine::idle();
+        let (place, health) = (CqPlace::new(&machine), Health::new());
+        place.publish(0x10, 0, &health);
+        place.note_error(0x10, 1);
+        assert_eq!(place.take_error(), Some((0x10, 1)));
+        assert_eq!(place.take_error(), None);
+        place.note_error(0x10, 2);
+        place.withdraw(0);
+        place.note_error(0x10, 3);
+        place.publish(0x110, 1, &health);
+        place.note_error(0x10, 4); // a handler that looked before
+        assert_eq!(place.take_error(), None);
+        place.note_error(0x110, 5);
+        assert_eq!(place.take_error(), Some((0x110, 5)));
     }
 }
