@@ -99,6 +99,8 @@ pub struct Firmware {
     mem_free: bool,
     /// It says that it offloads checksums.
     pub checksums: bool,
+    /// It says that a WQE has no bytes.
+    pub no_wqes: bool,
     /// Words of attached memory, and what was there at each SYNC_TPT.
     pub watched: [u64; 2],
     pub synced: Vec<[u64; 2]>,
@@ -415,7 +417,7 @@ impl Firmware {
             Opcode::QUERY_QPEE => put(output, &QpMailbox::new(0, self.qp)),
             Opcode::QUERY_FW => put(output, &firmware_info(self.mem_free)),
             Opcode::QUERY_DDR => put(output, &ddr_info()),
-            Opcode::QUERY_DEV_LIM => put(output, &dev_lim(self.mem_free, self.checksums)),
+            Opcode::QUERY_DEV_LIM => put(output, &self.dev_lim()),
             Opcode::MAP_FA => self.lend(0, modifier, input),
             Opcode::MAP_ICM_AUX => self.lend(1, modifier, input),
             Opcode::UNMAP_FA => self.give_back(0),
@@ -598,6 +600,11 @@ impl Firmware {
         }
     }
 
+    fn dev_lim(&self) -> DevLim {
+        let longest_wqe = if self.no_wqes { 0 } else { 1008 };
+        dev_lim(self.mem_free, self.checksums, longest_wqe)
+    }
+
     fn power_on(&mut self) {
         let kept = core::mem::take(self);
         *self = Self {
@@ -608,6 +615,7 @@ impl Firmware {
             resets: kept.resets + 1,
             deaf: kept.deaf,
             checksums: kept.checksums,
+            no_wqes: kept.no_wqes,
             qp: kept.qp,
             ..Self::default()
         };
@@ -659,11 +667,11 @@ fn ddr_info() -> DdrInfo {
 }
 
 /// As infinihost 10.2 recommends.
-fn dev_lim(mem_free: bool, checksums: bool) -> DevLim {
+fn dev_lim(mem_free: bool, checksums: bool, longest_wqe: u16) -> DevLim {
     let mut dev = DevLim::ZERO;
     if mem_free {
         dev.set_max_sg_rq(60)
-            .set_max_descriptor_rq(1008)
+            .set_max_descriptor_rq(longest_wqe)
             .set_mtt_size(8)
             .set_mpt_size(64)
             .set_max_icm(1 << 38);
@@ -698,7 +706,7 @@ fn dev_lim(mem_free: bool, checksums: bool) -> DevLim {
         .set_log_uar_megabytes(3)
         .set_log_page_size(12)
         .set_max_sg(60)
-        .set_max_descriptor(1008)
+        .set_max_descriptor(longest_wqe)
         .set_log_max_qps_per_group(8)
         .set_log_max_groups(13)
         .set_reserved_pds(4)

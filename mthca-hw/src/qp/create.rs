@@ -79,7 +79,9 @@ impl<'p, P: Platform> Inner<'p, P> {
             mask: ring_mask(recv_wr),
             base: 0,
             shift: recv_bytes.trailing_zeros() as u8,
-            max_sge: (recv_bytes.min(limits.max_wqe) / SEGMENT - 1).min(max_sge),
+            max_sge: (recv_bytes.min(limits.max_wqe) / SEGMENT)
+                .saturating_sub(1) // an HCA may say that there are no bytes at all
+                .min(max_sge),
             max_inline: 0,
         };
         let inline = (caps.max_inline + 4).next_multiple_of(SEGMENT);

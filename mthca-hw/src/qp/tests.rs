@@ -1062,6 +1062,31 @@ fn a_gsi_packet_is_gathered_from_headers_payload_and_room_for_the_icrc() {
     let _ = PKey::DEFAULT;
 }
 
+#[test]
+fn the_qps_of_an_hca_whose_wqes_have_no_bytes_take_no_data() {
+    for machine in [Machine::new(), Machine::sinai()] {
+        machine.firmware().no_wqes = true;
+        let hca = open(&machine);
+        let pd = hca.alloc_pd().unwrap();
+        let cq_init = CqInit {
+            cqe: 15,
+            vector: 0,
+            owner: Owner::Kernel,
+        };
+        let cq = hca.create_cq(&cq_init).unwrap().handle;
+        let caps = QpCaps {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            ..QpCaps::default()
+        };
+        let caps = hca.create_qp(pd, &init(QpType::Rc, cq, caps)).unwrap().caps;
+        assert_eq!(
+            (caps.max_send_sge, caps.max_recv_sge, caps.max_inline),
+            (0, 0, 0)
+        );
+    }
+}
+
 /// Its number carries no tag: the next one has the same.
 #[test]
 fn what_happened_to_a_special_qp_is_not_told_of_the_next_one() {
