@@ -107,7 +107,7 @@ impl<'p, P: Platform> CqPlace<'p, P> {
         };
         let bumped = self
             .arming
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+            .try_update(Ordering::AcqRel, Ordering::Acquire, next);
         // A CQ of another number: its own arming stays.
         let _ = bumped;
     }
