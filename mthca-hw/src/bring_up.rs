@@ -41,6 +41,8 @@ impl<E: fmt::Display> fmt::Display for BringUpError<E> {
     }
 }
 
+impl<E: core::error::Error> core::error::Error for BringUpError<E> {}
+
 /// Applies `steps` in order. After an error the HCA is as it was found.
 pub fn bring_up<C, E>(hca: &mut C, steps: &[Step<C, E>]) -> Result<(), BringUpError<E>> {
     for (done, step) in steps.iter().enumerate() {

@@ -47,6 +47,8 @@ impl<'p, P: Platform> Hca<'p, P> {
     /// Resets and starts the HCA of `machine`, whichever of the family it is. `wake` is woken when there is something to take: completion events,
     /// asynchronous events. After an error the HCA is as it was found, and nothing of the machine's is kept.
     ///
+    /// Its ports are down: each comes up with its QP0 ([`QpType::Smi`](core_ib::verbs::QpType), in RTR), which `ib_stack` makes for its hosts.
+    ///
     /// Control context; blocks for a second and more. Source: infinihost 9.1.
     pub fn open(machine: &'p P, wake: &'p dyn Wake, profile: &Profile) -> Result<Self, OpenError> {
         let chip = Chip::identify(machine).map_err(|unknown| OpenError {

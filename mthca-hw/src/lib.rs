@@ -6,7 +6,7 @@
 //! once, when the HCA is opened. Where the modes differ is kept in few rooms: the order of opening, the plan of tables
 //! and what is lent behind them, how a key is made of an index, doorbells and their records, and the linking of WQEs.
 //!
-//! One file an object of the hardware:
+//! One (private) file an object of the hardware, for who reads the source:
 //!
 //! | file | object | infinihost |
 //! | --- | --- | --- |
@@ -21,7 +21,8 @@
 //! | `eq`, `isr`, `event` | event queues, interrupts, what happened | 4.2, 4.3, 7 |
 //! | `cq` | completion queues | 4.4, 4.5 |
 //! | `qp`, `special`, `srq`, `records` | work queues | 4.6 to 4.8, 5 |
-//! | `mr`, `mtt`, `keys`, `extents` | memory regions, translations and their keys | 4.9, 4.10 |
+//! | `mr`, `fmr`, `mw`, `mtt`, `keys`, `extents` | memory regions, fast ones, windows, translations and their keys | 4.9 to 4.11 |
+//! | `user`, `users` | contexts of user space; who uses an object | 11 |
 //! | `pd`, `av`, `mcg` | protection domains, address vectors, multicast groups | 4.10, 4.12 |
 //! | `port`, `mad` | ports, the firmware's agents | 3.9, 3.13, 8 |
 //! | `health`, `catas` | the end of the HCA | 2.6 |

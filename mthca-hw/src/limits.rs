@@ -238,6 +238,8 @@ impl fmt::Display for LimitsError {
     }
 }
 
+impl core::error::Error for LimitsError {}
+
 /// `1 << log`, for a logarithm that the HCA gave.
 fn power(field: &'static str, log: u8) -> Result<u32, LimitsError> {
     let found = log;

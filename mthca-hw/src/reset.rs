@@ -38,6 +38,8 @@ impl fmt::Display for NotBack {
     }
 }
 
+impl core::error::Error for NotBack {}
+
 /// What of the configuration space has to survive.
 struct Saved {
     header: [u32; HEADER as usize],

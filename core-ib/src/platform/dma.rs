@@ -73,6 +73,8 @@ impl fmt::Display for OutOfBounds {
     }
 }
 
+impl core::error::Error for OutOfBounds {}
+
 /// Proof that the device has let go of some memory: it was never told of it, a command took it back, or the HCA
 /// was reset.
 #[derive(Debug)]

@@ -314,7 +314,8 @@ pub trait Device: Send + Sync {
     /// special QP of that port exists.
     fn create_qp(&self, pd: PdHandle, init: &QpInit) -> Result<QpInfo, VerbsError>;
     /// Changes state or attributes. `InvalidState` for a transition that is none, `InvalidMask` for attributes that it needs or
-    /// forbids, `InvalidAttr` for a value out of range (verbs 5). On error both are as they were.
+    /// forbids, `InvalidAttr` for a value out of range (verbs 3.3 to 3.5: which attributes each transition takes). On error both are
+    /// as they were.
     fn modify_qp(&self, qp: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError>;
     /// State and attributes from the hardware.
     fn query_qp(&self, qp: QpHandle) -> Result<QpAttr, VerbsError>;
@@ -394,7 +395,8 @@ pub trait Device: Send + Sync {
     fn detach_mcast(&self, qp: QpHandle, mgid: Gid, mlid: Lid) -> Result<(), VerbsError>;
 
     /// Hands a MAD to the firmware's agents (SMA, PMA, vendor). `source` is `None` for a query of our own. The
-    /// events that a successful Set implies (LID, P_Key, SM change, client reregister) are queued by this call.
+    /// events that a successful Set implies (LID, P_Key, SM change, client reregister) are queued by this call. `Ok` says that
+    /// there is an answer: whether the agent did what it was told is the status in it.
     fn process_mad(
         &self,
         port: u8,

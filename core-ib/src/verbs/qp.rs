@@ -14,7 +14,8 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// QP0 of a port.
+    /// QP0 of a port. On an InfiniHost the port's link comes up when this QP reaches RTR, and goes down with it: without it
+    /// no packet leaves, whatever other QPs are posted.
     Smi,
     /// QP1 of a port.
     Gsi,
